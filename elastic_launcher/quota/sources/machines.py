@@ -16,7 +16,7 @@ from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling, Taint
+from elastic_launcher.quota.scheduling import Scheduling, Taint, Toleration
 from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
@@ -25,6 +25,8 @@ SILENT_SECONDS = 300.0
 """A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
 TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 """Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
+ANYWHERE = Scheduling(tolerations=(Toleration(exists=True),))
+"""What tolerates all taints."""
 
 _Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
 """The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
@@ -260,7 +262,8 @@ class _Counting:
     def with_machines(self, world: World, machines: Sequence[Machine], autoscale: Autoscale | None) -> World:
         """Returns the world with what machines have, and what they leave to jobs that can't use all of them.
 
-        With Kueue, the flavors of its queues say which machines pods come to, and what is left there.
+        With Kueue, the flavors of its queues say which machines pods come to, and what is left there. They add
+        tolerations too, so machines count whatever their taints are.
 
         Args:
             world: The world without.
@@ -271,7 +274,9 @@ class _Counting:
         jobs = [] if self._by_workloads else [job for job in world.jobs if not job.finished]
         kinds = self._usable(machines, jobs)
         unions = {scheduling: frozenset[str]().union(*found) for scheduling, found in kinds.items()}
-        every = frozenset(one.name for one in machines if one.takes_pods(self._resource)).union(*unions.values())
+        any_pod = ANYWHERE if self._by_workloads else Scheduling()
+        open_to_all = frozenset(one.name for one in machines if one.takes_pods(self._resource, any_pod))
+        every = open_to_all.union(*unions.values())
         capacity = self._of_machines(machines, every)
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
         usable = {job.id: unions[job.scheduling] for job in jobs}

@@ -175,6 +175,13 @@ def test_jobs_that_can_use_all_machines_are_not_bound() -> None:
     assert world_of(*objects, node("bert", "m2", 2)).bounds == ()
 
 
+def test_with_kueue_machines_count_whatever_their_taints_are() -> None:
+    """The flavors of its queues give pods the tolerations."""
+    objects = machine("m0", 8, "", DEDICATED), service("bert")
+    both = (replace(PROJECTS, capacity=Capacity(kueue=kueue)) for kueue in (False, True))
+    assert [world_of(*objects, projects=projects).capacity for projects in both] == [0, 8]
+
+
 @pytest.mark.parametrize(
     ("capacity", "gpus"),
     [
