@@ -111,7 +111,7 @@ class Job:
         session = self._session
         return plan_step(
             session.global_batch_size,
-            session.max_batch_per_gpu,
+            session.max_micro_batch,
             membership.world_size,
             batch_statistics=session.normalizes is not None,
         )

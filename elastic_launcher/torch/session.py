@@ -241,6 +241,12 @@ class Session:
         """Returns the pass over the data in which a position is."""
         return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
 
+    @property
+    def max_micro_batch(self) -> int:
+        """Most samples of a micro-batch in training."""
+        most = self.max_batch_per_gpu
+        return most if self.autoscaling is None else min(most, self.autoscaling.bounds.max_micro_batch)
+
     def share(self, count: int, division: Division) -> Share:
         """Returns a rank's part of a step of so many samples, by its division.
 
@@ -252,7 +258,7 @@ class Session:
         try:
             return share(
                 count,
-                self.max_batch_per_gpu,
+                self.max_micro_batch,
                 division.ranks,
                 division.rank,
                 batch_statistics=self.normalizes is not None,

@@ -134,7 +134,11 @@ def test_a_job_that_is_stopped_goes_on_by_its_schedule_at_another_size(tmp_path:
 
 
 @pytest.mark.thorough
-def test_what_was_decided_after_the_checkpoint_that_a_job_resumes_from_holds_no_longer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_what_was_decided_after_the_checkpoint_that_a_job_resumes_from_holds_no_longer(
+    tmp_path: Path, again: bool
+) -> None:
+    """Whether the batch changes once more after that or not."""
     stage = Stage(tmp_path, sizes=SIZES)
     with stage.run(2, MICRO, "--checkpoint-every", "1000 steps") as job:
         stage.wait_steps(job, 12)
@@ -142,12 +146,12 @@ def test_what_was_decided_after_the_checkpoint_that_a_job_resumes_from_holds_no_
         saved = job.events.wait("checkpoint_saved", timeout=LONG)["step"]
         job.events.wait("batch_changed", lambda event: event["step"] > saved, LONG)
         stage.kill_everything(job)
-    other = json.dumps({3: 50, **dict.fromkeys(range(40, 3000), 33)})
+    other = json.dumps({3: 50, **dict.fromkeys(range(40, 3000), 33)} if again else {100_000: 33})
     with stage.run(1, MICRO, SIZES=other) as job:
         resumed = stage.wait_steps(job, 40)
         stage.finish(job)
     entries = assert_replays(tmp_path, job.events.all())
-    assert resumed > saved and entries[-1][1] == 33
+    assert resumed > saved and (entries[-1][1] == 33 if again else entries[-1][0] == saved)
     assert any(
         event.get("reason") == f"the job restarted from step {saved}" for event in job.events.of("batch_changed")
     )

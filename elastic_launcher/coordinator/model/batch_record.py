@@ -50,7 +50,7 @@ class BatchRecord:
         """Returns the record after a report, and the fields of the events that are due."""
         record, events = self, list[Mapping[str, Any]]()
         schedule, step = BatchSchedule(report.entries), self.restarted
-        if step is not None and record.changes and record.changes[-1][0] > step:
+        if step is not None and record.changes and record._differs(step, schedule):
             before, size = record.changes[-1][1], schedule.batch_size(step)
             known = _gains(report, schedule.first_step(step))
             events.append(
@@ -66,6 +66,12 @@ class BatchRecord:
             why = {"noise_scale": report.noise_scale, "reason": report.reason or None}
             events[-1] = {**events[-1], **{name: value for name, value in why.items() if value is not None}}
         return record, events
+
+    def _differs(self, step: int, schedule: BatchSchedule) -> bool:
+        """Whether this says something else of a step than a schedule whose changes up to there it has."""
+        last, recorded = self.changes[-1]
+        has_all = all(entry in self.changes for entry in schedule.entries[1:] if entry[0] <= step)
+        return last > step or (has_all and recorded != schedule.batch_size(step))
 
     def _with(self, step: int, size: int) -> BatchRecord:
         kept = tuple(change for change in self.changes if change[0] < step)

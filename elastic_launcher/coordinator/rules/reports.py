@@ -148,7 +148,9 @@ def _step_redone(state: State, member: Member, report: messages.StepRedone, now:
 
 
 def _batch_changed(state: State, member: Member, report: messages.BatchChanged, now: float) -> Decision:
-    if not _trains(state, member):
+    formation = state.formation
+    begins = not state.generation and formation is not None and member.number in formation.members
+    if not begins and not _trains(state, member):  # a rank tells of its first step before it tells that it trains
         return state, ()
     record, events = state.batches.take(report)
     return replace(state, batches=record), tuple(emit(state, "batch_changed", **fields) for fields in events)

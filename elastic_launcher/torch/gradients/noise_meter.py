@@ -182,6 +182,7 @@ class NoiseMeter:
             self._now = self._before  # the step is done again
         if alone:
             return
+        slot.last = None  # needed by a rank alone
         place, groups = slot.layout.noise, self._norms.count
         if speaks and self._now.pending is not None:
             place[FIXED + groups :].copy_(torch.as_tensor(self._now.pending.mean, dtype=place.dtype))
@@ -231,6 +232,8 @@ class NoiseMeter:
         layout = slot.layout
         if slot.first is not None:
             small, weight = slot.first
+            if slot.weight <= weight:  # the others were left out
+                return None
             whole = small * (count / weight) ** 2, self._measure_all(layout)
             return Pending(layout.groups, *whole, slot.weight / weight, slot.samples)
         if slot.last is None or slot.last.step != self.step - 1:

@@ -32,13 +32,12 @@ class StepTimer:
 
     Attributes:
         last: When the last step was completed.
-        steady: Seconds of the last step, and those of them without waits for other ranks; None where it was the first
-            one of a generation or a loop.
+        steady: Seconds of the last step from its beginning, and those of them without waits for other ranks; None where
+            it was the first one of a generation.
     """
 
     last: float | None = None
     steady: tuple[float, float] | None = None
-    _left_loop: bool = False
     _steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _own: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _waited: float = 0.0
@@ -59,17 +58,16 @@ class StepTimer:
     def tick(self, samples: int = 0) -> None:
         """Notes that a step was completed now, with so many samples of this rank."""
         now = time.monotonic()
-        self.steady = None
+        taken = now - self._work_since
+        self.steady = (taken, max(taken - self._waited, 0.0)) if self._settled else None
         if self.last is not None:
             gap = now - self.last
-            self.steady = (gap, max(gap - self._waited, 0.0)) if self._settled and not self._left_loop else None
             self._steps.append((gap, samples))
             if samples and self._settled:
                 own = max(gap - self._waited, 0.0)
                 self._own.append((own, own / samples))
         self._known_sizes |= self._sizes
         self.last, self._waited, self._settled, self._work = now, 0.0, True, 0
-        self._left_loop = False
 
     def usual(self) -> float:
         """Returns how long recent steps took, in the median; 0 when there was none."""
@@ -103,7 +101,7 @@ class StepTimer:
 
     def end_loop(self) -> None:
         """Notes that the script is outside the training loop now."""
-        self._work, self._left_loop = 0, True
+        self._work = 0
         self._doing, self._since = OUTSIDE_THE_LOOP, time.monotonic()
 
     @contextlib.contextmanager

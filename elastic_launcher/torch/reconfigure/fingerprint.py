@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from elastic_launcher.adaptive.learning_rate import rule_of
+
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.training_data import TrainingData
     from elastic_launcher.torch.session import Session
@@ -38,7 +40,9 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             found[f"model {number}: {name}"] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
     for number, optimizer in enumerate(session.state.optimizers):
-        found[f"optimizer {number}"] = type(optimizer).__name__
+        found[f"optimizer {number}"] = name = type(optimizer).__name__
+        if session.autoscaling is not None:
+            found[f"learning-rate rule of optimizer {number}"] = rule_of(session.autoscaling.rule, name).name
     return found
 
 

@@ -6,10 +6,11 @@ a thread beside the training.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import threading
 import time
+import warnings
 from dataclasses import dataclass, replace
 
 from elastic_launcher.adaptive.bounds import Bounds
@@ -32,8 +33,10 @@ def check_installed() -> None:
     Raises:
         ImportError: If scipy is missing.
     """
-    if importlib.util.find_spec("scipy") is None:
-        raise ImportError("autoscale_batch_size() needs scipy: pip install 'elastic-launcher[adaptive]'")
+    try:
+        importlib.import_module("scipy.optimize")
+    except ImportError as error:
+        raise ImportError("autoscale_batch_size() needs scipy: pip install 'elastic-launcher[adaptive]'") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class GoodputPolicy:
         self._began: float | None = None
         self._decided = 0.0
         self._thread: threading.Thread | None = None
+        self._failed = False
         self._answer: tuple[tuple[int, int], BatchChange] | None = None
 
     def note_step(self, batch_size: int, samples: int, world_size: int) -> None:
@@ -72,9 +76,9 @@ class GoodputPolicy:
         self._steps += 1
         micro_batches = self._known_bounds().micro_batches(batch_size, world_size)
         (seconds, own), count = steady, len(micro_batches)
-        self._observations.add(
-            Observation(_machines(world_size), world_size, micro_batches[0], count, seconds, own / count)
-        )
+        # a GPU computes while this process seems to wait for its peers
+        each = own / count if self._session.device.type == "cpu" else None
+        self._observations.add(Observation(_machines(world_size), world_size, micro_batches[0], count, seconds, each))
 
     def propose(self, step: int, batch_size: int, world_size: int) -> BatchChange | None:
         """Returns what was decided for this batch and world size, once; see `Policy`."""
@@ -92,7 +96,7 @@ class GoodputPolicy:
         if self._began is None:
             self._began = now
         interval = min(max(INTERVAL, (now - self._began) / SLOWER), MOST_INTERVAL)
-        if asked != self._now or self._steps < FEWEST_STEPS or now - self._decided < interval:
+        if self._failed or asked != self._now or self._steps < FEWEST_STEPS or now - self._decided < interval:
             return False
         return self._thread is None or not self._thread.is_alive()
 
@@ -108,10 +112,16 @@ class GoodputPolicy:
         self._thread = start_thread("elastic-decide-batch", self._decide, question)
 
     def _decide(self, question: _Question) -> None:
-        fitted = fit(Observations(question.observations))
-        change = decide(
-            question.batch_size, fitted, question.noise, question.bounds, question.machines, question.world_size
-        )
+        try:
+            fitted = fit(Observations(question.observations))
+            change = decide(
+                question.batch_size, fitted, question.noise, question.bounds, question.machines, question.world_size
+            )
+        except Exception as error:  # noqa: BLE001 - the training goes on with the batch that it has
+            self._failed = True
+            said = f"the global batch stays {question.batch_size}: no other one can be found ({error})"
+            warnings.warn(said, stacklevel=1)
+            return
         if change is not None:
             self._answer = (question.batch_size, question.world_size), change
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.learning_rate import rule_of
+from elastic_launcher.adaptive.progress import Progress
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
@@ -51,13 +52,16 @@ def statistical_epochs(session: Session, *, after: bool = False) -> float:
     progress = session.measure_noise().progress
     if after:
         progress = progress.after(session.global_batch_size, gain_now(session), _scale(session))
-    return progress.epochs(session.autoscaling.data.size)
+    data, base = session.autoscaling.data, session.schedule.batch_size(0)
+    return progress.epochs(data.size - data.size % base if data.drop_last else data.size)
 
 
 def count_step(session: Session, samples: int) -> None:
     """Counts the step that runs, of so many samples, as progress."""
     noise, step = session.noise, session.position.step
     if session.autoscaling is not None and noise is not None and noise.counted <= step:
+        if not noise.counted:  # the steps before had the first batch
+            noise.progress = Progress(session.position.samples)
         noise.counted = step + 1
         noise.progress = noise.progress.after(samples, gain_now(session), _scale(session))
 
@@ -78,7 +82,7 @@ def scaled(session: Session, optimizer: Optimizer) -> Iterator[None]:
 
     One that steps inside another one's step has the other one's factors already.
     """
-    bases: list[tuple[dict[str, Any], Any]] = []
+    bases: list[tuple[dict[str, Any], Any, Any, float]] = []
     known: set[int] = set()
     try:
         stepped = session.autoscaling is not None and not session.stepping
@@ -87,12 +91,13 @@ def scaled(session: Session, optimizer: Optimizer) -> Iterator[None]:
             for group, factor in zip(one.param_groups, factors(session, number, one), strict=True):
                 if factor != 1.0 and id(group) not in known:
                     known.add(id(group))
-                    bases.append((group, group["lr"]))
-                    group["lr"] = group["lr"] * factor
+                    base, group["lr"] = group["lr"], group["lr"] * factor
+                    bases.append((group, base, group["lr"], factor))
         yield
     finally:
-        for group, base in bases:
-            group["lr"] = base
+        for group, base, scaled_rate, factor in bases:
+            unchanged = group["lr"] is scaled_rate or group["lr"] == scaled_rate
+            group["lr"] = base if unchanged else group["lr"] / factor  # a scheduler in a hook of the step
 
 
 def _with_inner(optimizer: Optimizer) -> list[Optimizer]:

@@ -39,6 +39,13 @@ def test_a_restart_voids_the_changes_after_its_step() -> None:
     assert record.take(BatchChanged(((0, 8), (5, 16), (9, 32))))[1] == [{"step": 9, "old": 16, "new": 32}]
 
 
+def test_a_restart_with_another_batch_is_recorded() -> None:
+    record, _ = BatchRecord().take(REPORT)
+    record, events = record.at_restart(20).take(BatchChanged(((0, 64),)))
+    assert events == [{"step": 20, "old": 32, "new": 64, "reason": "the job restarted from step 20"}]
+    assert record.changes == ((5, 16), (9, 32), (20, 64))
+
+
 def test_a_restart_after_the_last_change_is_no_event() -> None:
     record, _ = BatchRecord().take(REPORT)
     assert record.at_restart(9).take(REPORT) == (record, [])

@@ -123,6 +123,19 @@ def test_left_out_micro_batches_are_left_out_of_the_estimate(world_size: int) ->
     assert_known(found[0], None, EVERYTHING)
 
 
+def test_a_step_of_which_all_but_the_first_micro_batch_is_left_out_is_not_measured() -> None:
+    def first_alone(job: Job, loss: torch.Tensor) -> None:
+        micro = job._session.micro
+        assert micro is not None
+        if micro.last:
+            job.backward(None, weight=0)
+        else:
+            job.backward(loss)
+
+    found = run_ranks(1, lambda group: train(group, BATCH // 2, 3, backward=first_alone))[0]
+    assert found and found[-1].mean() is None
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("max_batch", [12, BATCH])
 def test_a_gradient_scaler_changes_nothing(world_size: int, max_batch: int) -> None:

@@ -211,3 +211,19 @@ def test_who_imports_the_module_is_in_no_operation_of_it() -> None:
     names = {"look": lambda: found.append(own_collective(sys._getframe()))}
     exec(compile("look()", "/lib/torch/distributed/distributed_c10d.py", "exec"), names)
     assert found == [None]
+
+
+def test_a_steady_step_is_timed_from_its_beginning(clock: Clock) -> None:
+    """Not in its first step of a generation; and what the script does between two loops is no part of the next one."""
+    pace = StepTimer()
+    step(pace, clock)
+    assert pace.steady is None
+    step(pace, clock)
+    assert pace.steady == pytest.approx((1.0, 0.3))
+    pace.end_loop()
+    clock.now += 60  # an evaluation
+    step(pace, clock, work=0.5, wait=0.25)
+    assert pace.steady == pytest.approx((0.75, 0.5))
+    pace.renew()
+    step(pace, clock)
+    assert pace.steady is None

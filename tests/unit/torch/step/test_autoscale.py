@@ -324,3 +324,63 @@ def test_ranks_with_other_bounds_do_not_train_together() -> None:
     assert run_ranks(1, lambda group: body(group, 40, (2, 3), False)) == [
         {"adaptive batch": "up to 40 samples, 2 to 3 samples a micro-batch, one at a time"}
     ]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_micro_batches_stay_within_their_bound(world_size: int) -> None:
+    def body(group: ThreadGroup) -> set[int]:
+        job = thread_job(group, FIRST, SAMPLES)
+        model, optimizer = job.prepare(*model_and_optimizer())
+        loader = job.dataloader(TensorDataset(X, Y))
+        loader.autoscale_batch_size(SAMPLES, (1, 3))
+        sizes = set()
+        for x, y in loader:
+            job.backward(functional.cross_entropy(model(x), y))
+            optimizer.step()
+            sizes.add(len(x))
+        return sizes
+
+    assert (
+        max(size for sizes in run_ranks(world_size, body) for size in sizes) == 3
+    )  # 7 samples are (3, 2, 2), (2, 2), (3)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_pass_with_the_first_batch_is_a_statistical_epoch(drop_last: bool) -> None:
+    def body(group: ThreadGroup) -> list[float]:
+        job = thread_job(group, FIRST + 4, MICRO)
+        model, optimizer = job.prepare(*model_and_optimizer())
+        loader = job.dataloader(TensorDataset(X, Y), drop_last=drop_last)
+        loader.autoscale_batch_size(SAMPLES)
+        job._session.autoscaling.policy = ScriptedPolicy({})  # type: ignore[union-attr]
+        found = []
+        for _ in job.epochs(2):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+            found.append(job.statistical_epoch)
+        return found
+
+    assert run_ranks(1, body) == [[1.0, 2.0]]
+
+
+def test_a_rate_that_a_hook_of_the_step_changes_is_kept() -> None:
+    def body(group: ThreadGroup) -> list[float]:
+        job, model, optimizer, loader, _ = adaptive_job(group, {0: 28})
+        assert job._session.autoscaling is not None
+        job._session.autoscaling.rule = rule  # twice the rate, from the second step on
+
+        def halve(one: torch.optim.Optimizer, *_: Any) -> None:
+            for group in one.param_groups:
+                group["lr"] *= 0.5
+
+        optimizer.register_step_post_hook(halve)
+        rates = []
+        for x, y in loader:
+            job.backward(functional.cross_entropy(model(x), y))
+            optimizer.step()
+            if job.sync_gradients:
+                rates.append(optimizer.param_groups[0]["lr"])
+        return rates[:3]
+
+    assert run_ranks(1, body) == [pytest.approx([0.05, 0.025, 0.0125])]

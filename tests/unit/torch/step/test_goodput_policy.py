@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -117,7 +117,7 @@ def test_a_decision_for_other_ranks_is_dropped() -> None:
 
 
 def test_scipy_is_asked_for_by_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
 
     def body(group: ThreadGroup) -> None:
         with pytest.raises(ImportError, match=r"autoscale_batch_size\(\) needs scipy: pip install 'elastic-launcher\["):
