@@ -107,7 +107,7 @@ class SquareNorms:
             self._squares += [(run.group, square) for square in self._measure(run, flat)]
 
     def take(self, layout: Layout) -> torch.Tensor:
-        """Returns what was added up, by group, without the gradient scaler's factor, and begins anew."""
+        """Returns what was added up, by group, without the gradient scaler's factor, and forgets it."""
         parts: list[list[torch.Tensor]] = [[] for _ in self._groups]
         for group, square in self._squares:
             parts[group].append(square.to(layout.noise))

@@ -7,22 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from elastic_launcher.cli.quota.app import quota_app
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
-
-DOCUMENT = """\
-apiVersion: elastic-quota/v1
-capacity: {gpus: 8}
-projects:
-- {name: nlp, guaranteed: 4}
-- {name: vision, guaranteed: 4, limit: 6}
-"""
-
-
-def quota(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(quota_app, [str(one) for one in arguments])
+from tests.support.quota_command import DOCUMENT, quota
 
 
 def status(name: str, project: str, least: int, most: int, held: int, **more: Any) -> dict[str, Any]:
@@ -31,13 +18,6 @@ def status(name: str, project: str, least: int, most: int, held: int, **more: An
         "submitted": 1000, "reported": 2000, "held": held,
     }  # fmt: skip
     return {"v": 1, "job": name, "state": "running", "demand": demand | more}
-
-
-@pytest.fixture
-def projects(tmp_path: Path) -> Path:
-    path = tmp_path / "projects.yaml"
-    path.write_text(DOCUMENT)
-    return path
 
 
 @pytest.fixture

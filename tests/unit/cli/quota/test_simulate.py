@@ -7,33 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from elastic_launcher.cli.quota.app import quota_app
+from tests.support.quota_command import quota
 
-DOCUMENT = """\
-apiVersion: elastic-quota/v1
-capacity: {gpus: 8}
-projects:
-- {name: nlp, guaranteed: 4}
-- {name: vision, guaranteed: 4, limit: 6}
-"""
 TRACE = """\
 name,submitted,gpus,min,max,seconds,project
 bert,0,4,1,8,7200,nlp
 resnet,600,4,4,4,3600,vision
 """
-
-
-def quota(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(quota_app, [str(one) for one in arguments])
-
-
-@pytest.fixture
-def projects(tmp_path: Path) -> Path:
-    path = tmp_path / "projects.yaml"
-    path.write_text(DOCUMENT)
-    return path
 
 
 @pytest.fixture

@@ -379,13 +379,14 @@ class Played:
             self.meter.commit()
 
 
-def test_a_step_that_is_done_again_counts_once_on_all_ranks() -> None:
-    def smooth(group: ThreadGroup) -> NoiseAverages:
-        rank = Played(group, Quadratic())
-        for step in range(6):
-            rank.step(step)
-        return rank.meter.averages
+def undisturbed(group: ThreadGroup) -> NoiseAverages:
+    rank = Played(group, Quadratic())
+    for step in range(6):
+        rank.step(step)
+    return rank.meter.averages
 
+
+def test_a_step_that_is_done_again_counts_once_on_all_ranks() -> None:
     def broken(group: ThreadGroup) -> NoiseAverages:
         rank = Played(group, Quadratic())
         for step in range(6):
@@ -396,19 +397,13 @@ def test_a_step_that_is_done_again_counts_once_on_all_ranks() -> None:
             rank.step(step)
         return rank.meter.averages
 
-    wanted = run_ranks(2, smooth)
+    wanted = run_ranks(2, undisturbed)
     assert wanted[0].groups[0].weight > 0
     assert run_ranks(2, broken) == wanted
 
 
 def test_a_rank_that_lost_a_reduction_adopts_the_averages_of_one_that_did_not() -> None:
     handed: dict[int, Any] = {}
-
-    def smooth(group: ThreadGroup) -> NoiseAverages:
-        rank = Played(group, Quadratic())
-        for step in range(6):
-            rank.step(step)
-        return rank.meter.averages
 
     def broken(group: ThreadGroup) -> NoiseAverages:
         rank = Played(group, Quadratic())
@@ -421,7 +416,7 @@ def test_a_rank_that_lost_a_reduction_adopts_the_averages_of_one_that_did_not() 
                     rank.meter.load_state_dict(json.loads(json.dumps(handed[1])))
         return rank.meter.averages
 
-    assert run_ranks(2, broken) == run_ranks(2, smooth)
+    assert run_ranks(2, broken) == run_ranks(2, undisturbed)
 
 
 def test_a_joiner_goes_on_with_what_is_pending() -> None:
