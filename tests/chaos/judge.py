@@ -11,19 +11,22 @@ from tests.chaos.lead import SCRIPT
 from tests.support.ledgers import (
     assert_each_sample_once,
     assert_same_model,
+    gains_of,
     read_ledgers,
+    recorded,
     script_module,
     train_plain,
     without_lost,
 )
 
 
-def judge(folder: Path, told: list[Event]) -> int:
+def judge(folder: Path, told: list[Event], *, adapts: bool = False) -> int:
     """Judges what the ranks wrote; returns the number of steps.
 
     Args:
         folder: Of what they wrote.
         told: The job's events.
+        adapts: Whether the global batch did.
 
     Raises:
         AssertionError: If the final model is not the plain one, a sample was used twice or never, a micro-batch was too
@@ -32,8 +35,10 @@ def judge(folder: Path, told: list[Event]) -> int:
     script = script_module(SCRIPT)
     events = [{"kind": event.kind, **event} for event in told]
     ledgers = _without_new_starts(without_lost(read_ledgers(folder), events), events)
-    steps = assert_each_sample_once(ledgers, script.SAMPLES, script.BATCH, script.MICRO)
-    plain = train_plain(script.SAMPLES, script.BATCH, steps, path=SCRIPT)
+    batch = recorded(events, script.BATCH) if adapts else script.BATCH
+    steps = assert_each_sample_once(ledgers, script.SAMPLES, batch, script.MICRO)
+    gains = gains_of(events) if adapts else None
+    plain = train_plain(script.SAMPLES, batch, steps, gains=gains, path=SCRIPT)
     assert_same_model(folder, plain)
     _assert_equal_bits(_without_new_starts(without_lost(_evaluations(folder), events), events), script.SAMPLES)
     finished = [event["steps"] for event in events if event["kind"] == "job_finished"]

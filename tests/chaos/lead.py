@@ -308,7 +308,8 @@ class Lead:
         return json.dumps({"apiVersion": "elastic-hints/v1", "defaults": {"gpus": gpus, "growAfterSeconds": 0}})
 
     def _arguments(self) -> tuple[str, ...]:
-        return (str(self.folder), str(self._schedule.workers), self._schedule.held_at)
+        schedule = self._schedule
+        return (str(self.folder), str(schedule.workers), schedule.held_at, "adapts" if schedule.adapts else "fixed")
 
     # -- what is seen
 

@@ -29,6 +29,8 @@ PROCESSES = ("agent", "torchrun", "rank's parent")
 """Of a node, which are not the script's."""
 WIDER = 301
 """From this seed on the acts of `MORE` are drawn too: those before it draw what they always drew."""
+ADAPTIVE = 901
+"""From this seed on the global batch adapts."""
 MOST_NODES = 5
 MOST_RANKS = 6
 MOST_LOSSES = 3  # in one schedule: the replacement of each later one is put off for longer
@@ -96,6 +98,7 @@ class Schedule:
         every: Steps between checkpoints.
         held_at: Where joiners are held until they are let in: "init" or "rehearsal".
         acts: In order; the last one is its end.
+        adapts: Whether the global batch does.
     """
 
     seed: int
@@ -106,11 +109,13 @@ class Schedule:
     every: int
     held_at: str
     acts: tuple[Act, ...]
+    adapts: bool = False
 
     def __str__(self) -> str:
         workers = f", {self.workers} workers each" if self.workers else ""
         acts = "; ".join(map(str, self.acts))
-        return f"{self.nodes} x {self.nproc} of {self.most}{workers}, saved every {self.every}: {acts}"
+        adapts = ", adapts" if self.adapts else ""
+        return f"{self.nodes} x {self.nproc} of {self.most}{workers}{adapts}, saved every {self.every}: {acts}"
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,8 @@ def draw(seed: int) -> Schedule:
     if seed >= WIDER and acts[-1].moment == "after" and dice.random() < 0.7:
         acts = (*acts[:-1], replace(acts[-1], how="freeze"))
     workers = 2 if dice.random() < 0.4 else 0
-    return Schedule(seed, nodes, most, nproc, workers, dice.randint(3, 8), dice.choice(("init", "rehearsal")), acts)
+    every, held_at = dice.randint(3, 8), dice.choice(("init", "rehearsal"))
+    return Schedule(seed, nodes, most, nproc, workers, every, held_at, acts, adapts=seed >= ADAPTIVE)
 
 
 def happen(dice: random.Random, world: World, kinds: Kinds, count: int) -> tuple[Act, ...]:

@@ -21,7 +21,9 @@ from tests.support.ledgers import (
     assert_each_sample_once,
     assert_same_model,
     counted,
+    gains_of,
     read_ledgers,
+    recorded,
     train_plain,
     without_lost,
 )
@@ -34,17 +36,6 @@ SIZES = {step: PERIOD[step // 5 % len(PERIOD)] for step in range(2, 3000, 5)}
 """By the step in which it is decided: in mid-epoch and in last steps."""
 
 
-def recorded(events: Sequence[dict[str, Any]], first: int = BATCH) -> Entries:
-    """Returns the batch schedule that events have recorded: each change replaces those at its step and after it."""
-    entries: Entries = ((0, first),)
-    for event in events:
-        if event["kind"] == "batch_changed":
-            kept = tuple(entry for entry in entries if entry[0] < event["step"])
-            assert event["old"] == entries[-1][1]
-            entries = (*kept, (event["step"], event["new"]))
-    return entries
-
-
 def assert_replays(folder: Path, events: Sequence[dict[str, Any]], micro: int = MICRO, first: int = BATCH) -> Entries:
     """Fails unless the recorded schedule gives the job's model, samples and batches; returns it."""
     entries, ledgers = recorded(events, first), without_lost(read_ledgers(folder), list(events))
@@ -52,8 +43,7 @@ def assert_replays(folder: Path, events: Sequence[dict[str, Any]], micro: int = 
     for step, rows in counted(ledgers).items():
         size = max(entry for entry in entries if entry[0] <= step)[1]
         assert {row["batch"] for row in rows} == {size}, f"step {step}"
-    gains = {event["step"]: event["gains"][0] for event in events if event["kind"] == "batch_changed"}
-    assert_same_model(folder, train_plain(SAMPLES, entries, steps, gains=gains))
+    assert_same_model(folder, train_plain(SAMPLES, entries, steps, gains=gains_of(events)))
     assert [entry for entry in entries if entry[0] > steps] == []
     return entries
 

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -78,6 +78,22 @@ def order(samples: int, batch: int | Entries, step: int) -> list[int]:
     per_epoch = math.ceil(samples / batch)
     epoch, step_in_epoch = divmod(step, per_epoch)
     return [int(i) for i in step_indices(samples, batch, SEED, epoch, step_in_epoch, True, False)]
+
+
+def recorded(events: Sequence[dict[str, Any]], first: int) -> Entries:
+    """Returns the batch schedule that events have recorded: each change replaces those at its step and after it."""
+    entries: Entries = ((0, first),)
+    for event in events:
+        if event["kind"] == "batch_changed":
+            kept = tuple(entry for entry in entries if entry[0] < event["step"])
+            assert event["old"] == entries[-1][1]
+            entries = (*kept, (event["step"], event["new"]))
+    return entries
+
+
+def gains_of(events: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """Returns the recorded gain of the first parameter group, by the step from which on it holds."""
+    return {event["step"]: event["gains"][0] for event in events if event["kind"] == "batch_changed"}
 
 
 def factor(batch: int | Entries, gains: Mapping[int, float] | None, step: int) -> float:

@@ -1,6 +1,7 @@
 """The training script of chaos: small, float64, and led by a file that says where to stop and what goes wrong.
 
-Its arguments: the folder in which it finds that file and writes what it did, loader workers, and where joiners wait.
+Its arguments: the folder in which it finds that file and writes what it did, loader workers, where joiners wait, and
+whether the global batch adapts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from numbered import MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
+from scripted_policy import ScriptedPolicy
 from torch import nn
 from torch.nn import functional
 
@@ -22,6 +24,8 @@ from elastic_launcher.torch import fault_injection
 
 SAMPLES, BATCH, MICRO = 97, 24, 5
 EVALUATE = 4  # steps between evaluations
+SIZES = {step: (40, 24, 31, 60, 97, 33)[step // 5 % 6] for step in range(2, 3000, 5)}
+"""Global batches by the step in which they are decided: in mid-epoch and in last steps."""
 SEED = 7
 POLL = 0.01
 CRAWL = 0.02  # seconds of each micro-batch while an effect is awaited, so that it comes within few steps
@@ -86,7 +90,7 @@ def note(folder: Path, name: str, epoch: int, row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    folder, workers, held_at = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    folder, workers, held_at, adapts = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "adapts"
     control = Control(folder)
     if held_at == "init":
         control.wait_to_join()
@@ -95,10 +99,18 @@ def main() -> None:
     optimizer, scheduler = optimizer_of(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
     loader = job.dataloader(Numbered(SAMPLES), shuffle=True, seed=SEED, num_workers=workers)
+    if adapts:
+        loader.autoscale_batch_size(SAMPLES)
+        autoscaling = job._session.autoscaling
+        assert autoscaling is not None
+        autoscaling.policy = ScriptedPolicy(SIZES)
 
     def evaluate(where: str) -> None:
         sums = job.evaluate(lambda _, x, y: {"loss": functional.cross_entropy(model(x), y, reduction="sum")}, loader)
-        row = {"member": MEMBER, "step": job.step, "rank": job.rank, "bits": digest(model, optimizer), **sums}
+        bits = f"{digest(model, optimizer)} {job.global_batch_size}"
+        if adapts:
+            bits += f" {job.noise_scale!r} {job.gain!r} {job.lr_factor!r} {job.statistical_epoch!r}"
+        row = {"member": MEMBER, "step": job.step, "rank": job.rank, "bits": bits, **sums}
         note(folder, "sums", job.epoch, {"where": where, **row})
 
     for _ in job.epochs(100_000):

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos.schedule import (
+    ADAPTIVE,
     ENDS,
     EVALUATION,
     JOINER,
@@ -25,6 +26,7 @@ from tests.cluster.chaos import schedule as cluster
 
 ALL = [draw(seed) for seed in range(1, WIDER)]
 LATER = [draw(seed) for seed in range(WIDER, WIDER + 100)]
+ADAPTING = [draw(seed) for seed in range(ADAPTIVE, ADAPTIVE + 60)]
 ON_CLUSTER = [cluster.draw(seed) for seed in range(1, 21)]
 LOSSES = ("kill", "freeze", "break", "notice", "admit", "forced deletion", "kill process")
 
@@ -69,6 +71,11 @@ def test_a_hundred_more_have_each_of_the_acts_that_were_added() -> None:
     assert any(act.kind == "end" and act.how == "freeze" for act in acts)
 
 
+def test_the_batch_adapts_in_sixty_seeds_that_have_each_kind_of_act() -> None:
+    assert all(one.adapts for one in ADAPTING) and not any(one.adapts for one in (*ALL, *LATER))
+    assert {act.kind for one in ADAPTING for act in one.acts} == {*KINDS, *MORE}
+
+
 def test_twenty_seeds_have_each_kind_of_act_on_the_cluster_and_three_those_of_it_alone() -> None:
     assert {act.kind for one in ON_CLUSTER for act in one.acts} == set(cluster.KINDS)
     assert {"notice", "cut", "launcher"} <= {act.kind for one in ON_CLUSTER[:3] for act in one.acts}
@@ -85,8 +92,8 @@ def test_a_machine_is_cut_off_while_it_holds_the_node_that_it_began_with() -> No
 
 @pytest.mark.parametrize(
     "schedule",
-    [*ALL, *LATER, *ON_CLUSTER],
-    ids=[*map(str, range(1, WIDER + 100)), *(f"cluster {n}" for n in range(1, 21))],
+    [*ALL, *LATER, *ADAPTING, *ON_CLUSTER],
+    ids=[*(str(one.seed) for one in (*ALL, *LATER, *ADAPTING)), *(f"cluster {n}" for n in range(1, 21))],
 )
 def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
     """Followed by hand: who trains after each act, and how many nodes were lost since the launcher was started."""
