@@ -70,7 +70,7 @@ class Job:
         path = self.folder / "job" / "events.jsonl"
         return read_events(path) if path.exists() else []
 
-    def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
+    def wait_for(self, what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
         """Returns what a condition returns, once that is true.
 
         Raises:
@@ -82,7 +82,7 @@ class Job:
                 raise RuntimeError(f"the launcher ended: {(self.folder / 'log').read_text()[-2000:]}")
             return condition()
 
-        return wait_for(what, look)
+        return wait_for(what, look, seconds)
 
     def event(self, kind: str, test: Callable[[Event], bool] = lambda event: True) -> Event:
         """Waits for an event."""

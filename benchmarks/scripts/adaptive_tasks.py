@@ -50,8 +50,17 @@ def digits() -> tuple[TensorDataset, Held]:
 
 def digits_model() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.5), nn.Linear(32 * 16, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(32 * 16, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
     )
 
 
@@ -67,11 +76,16 @@ def text() -> tuple[TensorDataset, Held]:
     block = torch.arange(len(windows)) // 4096  # neighbours share characters: whole blocks are held out
     held = block % 20 == 0
     x, y = windows[:, :-1], windows[:, -1]
-    return TensorDataset(x[~held].contiguous(), y[~held].contiguous()), (x[held][::4].contiguous(), y[held][::4].contiguous())
+    return TensorDataset(x[~held].contiguous(), y[~held].contiguous()), (
+        x[held][::4].contiguous(),
+        y[held][::4].contiguous(),
+    )
 
 
 def text_model() -> nn.Module:
-    return nn.Sequential(nn.Embedding(128, 16), nn.Flatten(), nn.Linear(16 * CONTEXT, 256), nn.ReLU(), nn.Linear(256, 128))
+    return nn.Sequential(
+        nn.Embedding(128, 16), nn.Flatten(), nn.Linear(16 * CONTEXT, 256), nn.ReLU(), nn.Linear(256, 128)
+    )
 
 
 TASKS = {

@@ -6,14 +6,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGES = [HERE.parents[1] / "docs" / name for name in ("migrate.md", "walk-script.md")]
-ELASTIC = HERE / "to_elastic.py"
+ELASTIC, ADAPTIVE = HERE / "to_elastic.py", HERE / "to_adaptive.py"
 BLOCK = re.compile(r"(?<=^```diff\n)--- (\w+\.py)\n.*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def diff(script: str) -> str:
     """Returns what makes a script the elastic one, as a unified diff."""
-    before, after = ((HERE / name).read_text().splitlines(keepends=True) for name in (script, ELASTIC.name))
-    return "".join(difflib.unified_diff(before, after, script, ELASTIC.name, n=2))
+    path = ADAPTIVE if script == "from_adaptdl.py" else ELASTIC
+    before, after = (one.read_text().splitlines(keepends=True) for one in (HERE / script, path))
+    return "".join(difflib.unified_diff(before, after, script, path.name, n=2))
 
 
 def page(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.migration.__main__ import ELASTIC, HERE
+from pipelines.migration.__main__ import ADAPTIVE, ELASTIC, HERE
 from tests.support.launches import launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow
@@ -84,3 +85,20 @@ def test_a_script_and_what_it_becomes_train_the_same_model(
     assert before.keys() == elastic.keys()
     for name, parameter in before.items():
         assert torch.allclose(elastic[name], parameter, rtol=1e-9, atol=1e-9), name
+
+
+def test_the_script_whose_batch_adapts_learns_while_a_node_joins(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    arguments = ["--nodes", "1:2", "--hints", hints, "--", HELD, ADAPTIVE, "20"]
+    with launched(*arguments, cwd=tmp_path, environment=ONE_THREAD) as job:
+        job.events.wait("generation_formed", timeout=LONG)
+        allow(hints, 2)
+        job.events.wait("node_warm", lambda event: event["node"] == 2, LONG)
+        (tmp_path / "go-20").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert [event["world_size"] for event in job.events.of("generation_formed")] == [1, 2]
+    said = re.findall(r"epoch (\d+): accuracy ([\d.]+)", job.stdout + job.stderr)
+    assert [int(epoch) for epoch, _ in said] == list(range(len(said))) and len(said) >= 30
+    assert float(said[-1][1]) > 0.9
+    assert all(32 < event["new"] <= 512 for event in job.events.of("batch_changed"))
