@@ -192,6 +192,31 @@ def test_an_upgrade_that_ends_the_version_in_use_is_followed(monkeypatch: pytest
     assert all("the API server knows no such objects" in line for line in said)
 
 
+def test_a_collection_that_the_served_version_lacks_is_looked_for_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("elastic_launcher.quota.sources.kueue.source.LOOK_SECONDS", 0.0123)
+    pauses, sleep = [], asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    cluster = there()
+    cluster.unknown = {"cohorts"}
+
+    async def steps(seen: Seen) -> None:
+        with pytest.raises(OSError, match="can't be read yet"):
+            seen.source.projects(DOCUMENT)  # which has it followed
+        while pauses.count(0.0123) < 2:
+            await sleep(0)
+        cluster.unknown = set()
+        await put_queues(seen)
+        await projects(seen, {"all", "nlp", "vision"})
+
+    follow(steps, cluster=cluster)
+
+
 def test_an_object_that_can_not_be_used_is_named_and_keeps_all_from_growing() -> None:
     async def steps(seen: Seen) -> None:
         await put_queues(seen)
