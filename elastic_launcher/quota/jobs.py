@@ -143,6 +143,7 @@ class _OldStatus(Struct):
     seconds: _Seconds
     step: _Steps
     name: _Name | None = None
+    namespace: _Name | None = None
     told: _Moment | None = None
     total_steps: _Steps | None = None
     hint: _Following | None = None
@@ -247,7 +248,7 @@ def _old_job(status: Mapping[str, Any], found: _OldStatus) -> Job:
     reported_at = found.started + found.seconds if found.told is None else found.told
     return Job(
         id=found.job,
-        match={"job": found.name or found.job},
+        match={"job": found.name or found.job, **({} if found.namespace is None else {"namespace": found.namespace})},
         minimum=size,
         maximum=size,
         sizes=(size,),
