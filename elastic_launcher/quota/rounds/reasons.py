@@ -127,8 +127,8 @@ class Reasons:
             keeping = [one for one in late if ledger.accounts[one].project == own and ledger.accounts[one].kept]
             if keeping and sum(ledger.accounts[one].kept for one in keeping) >= least:
                 return _still_held(keeping)
-            if account.shrunk_at is not None and now - account.shrunk_at < self._projects.grow_after:
-                return account.reason  # that of its pause
+            if account.was_paused(now - self._projects.grow_after):
+                return account.reason
             for bound in member.bounds:
                 if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
                     return f"waits: it needs {gpus(least)}; {_left_by(bound, member.job)}, and other jobs come first"

@@ -244,6 +244,33 @@ def test_a_paused_job_says_why_it_was_paused() -> None:
     assert {grant.job: grant.reason for grant in later.grants}["guest"] == why["guest"]
 
 
+def test_what_a_paused_job_waits_for_meanwhile_does_not_replace_why_it_was_paused() -> None:
+    world = World(4, (held("guest", 4, least=4), job("owner", "vision", 4, 4)))
+    _, why, paused = play(world, holding({"guest": 4}), OWNED)
+    late = decide(world, OWNED, paused.ledger, NOW + 40.0)
+    (guest,) = (grant for grant in late.grants if grant.job == "guest")
+    assert guest.reason == "waits: it still holds 4 GPUs that were to be free by now"
+    assert late.ledger.accounts["guest"].reason == why["guest"]
+    obeys = job("guest", following=0, following_generation=late.ledger.generation, least=4, reported_at=NOW + 41.0)
+    world = World(4, (obeys, job("owner", "vision", 4, 4)))
+    for seconds, reason in (
+        (45.0, why["guest"]),
+        (70.0, "waits: it needs 4 GPUs; the fair share of project nlp is 0, and other jobs come first"),
+    ):
+        later = decide(world, OWNED, late.ledger, NOW + seconds)
+        assert {grant.job: grant.reason for grant in later.grants}["guest"] == reason
+        assert later.ledger.accounts["guest"].reason == reason
+
+
+def test_a_job_that_has_ended_and_comes_back_does_not_wait_because_it_has_ended() -> None:
+    account = Account("nlp", 0, 0, 3, shrunk_at=NOW - 10.0, reason="2 → 0 GPUs, paused by quota")
+    over = play(World(4, (job("guest", finished=True),)), Ledger(3, {"guest": account}))[2]
+    world = World(4, (job("guest", least=4), held("owner", 4, "vision", least=4)))
+    accounts = {**over.ledger.accounts, "owner": Account("vision", 4, 4, 3, held=4)}
+    reason = play(world, Ledger(4, accounts), OWNED)[1]["guest"]
+    assert reason == "waits: it needs 4 GPUs; the fair share of project nlp is 0, and other jobs come first"
+
+
 def test_a_job_of_a_project_whose_gpus_another_one_keeps_names_that() -> None:
     accounts = {
         "deaf": Account("nlp", 0, 6, 3, held=6, reclaim_by=NOW - 500.0, overdue=6),
