@@ -16,7 +16,7 @@ from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling, Taint, Toleration
+from elastic_launcher.quota.scheduling import ANYWHERE, Scheduling, Taint
 from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
@@ -25,8 +25,6 @@ SILENT_SECONDS = 300.0
 """A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
 TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 """Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
-ANYWHERE = Scheduling(tolerations=(Toleration(exists=True),))
-"""What tolerates all taints."""
 
 _Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
 """The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
