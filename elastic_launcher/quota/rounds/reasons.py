@@ -29,7 +29,7 @@ class Reasons:
         self._targets = targets
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
-        self._capacity = _capacity(world.capacity, ledger.plan)
+        self._capacity = _capacity(world, ledger.plan)
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -49,7 +49,7 @@ class Reasons:
         if member.fixed is not None:
             return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
         if sum(self._allowed.values()) > self._world.capacity:
-            return "capacity", f"{change}: {self._capacity}"
+            return "capacity", f"{change}: {self._capacity}{_not_elastic(self._world)}"
         for above in self._projects.path(own):
             has = self._with_those_below(above.name)
             if above.limit is not None and has > above.limit:
@@ -132,6 +132,8 @@ class Reasons:
             for bound in member.bounds:
                 if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
                     return f"waits: it needs {gpus(least)}; {_left_by(bound, member.job)}, and other jobs come first"
+            if sum(self._world.rigid.values()) + least > self._world.capacity:
+                return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
@@ -153,13 +155,25 @@ class Reasons:
         return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
 
 
-def _capacity(there: int, plan: Plan | None) -> str:
+def _capacity(world: World, plan: Plan | None) -> str:
     """Returns what bounds all jobs together, in words."""
     if plan is not None and plan.gpus < plan.there:
-        return f"a machine is to be emptied, so that {gpus(there)} remain"
+        return f"a machine is to be emptied, so that {gpus(world.capacity)} remain"
+    there = f"the capacity is {gpus(world.capacity)} now"
+    if world.foreign:
+        there += f", without {world.foreign} that are held and of no project"
     if plan is not None and plan.pauses_until is not None:
-        return f"the capacity is {gpus(there)} now; machines that were asked for did not come"
-    return f"the capacity is {gpus(there)} now"
+        there += "; machines that were asked for did not come"
+    return there
+
+
+def _not_elastic(world: World) -> str:
+    """Returns what of the capacity others than elastic jobs have, in words, after the capacity."""
+    if not world.rigid:
+        return ""
+    names = sorted(world.rigid, key=lambda name: (-world.rigid[name], name))
+    projects = "project" if len(names) == 1 else "projects"
+    return f", and others than elastic jobs have {sum(world.rigid.values())} of them ({projects} {_listed(names)})"
 
 
 def _left_by(bound: Bound, job: Job) -> str:

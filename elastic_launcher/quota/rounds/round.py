@@ -143,10 +143,12 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
 def _without(world: World, strangers: Sequence[Job]) -> World:
     """Returns the world without jobs of no project, and without what these hold."""
     held = {job.id: job.held for job in strangers}
+    foreign = min(world.capacity, sum(held.values()))
     return replace(
         world,
         jobs=tuple(job for job in world.jobs if job.id not in held),
-        capacity=max(0, world.capacity - sum(held.values())),
+        capacity=world.capacity - foreign,
+        foreign=world.foreign + foreign,
         bounds=tuple(
             replace(bound, gpus=max(0, bound.gpus - sum(held[name] for name in bound.jobs & held.keys())))
             for bound in world.bounds

@@ -281,7 +281,10 @@ class _Counting:
         stock, above = self._stock(machines, jobs), self._above(jobs, kinds)
         bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
-        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied)
+        foreign = sum(
+            min(self._by_others.get(one.name, 0), one.resources[self._resource]) for one in machines if one.name in every
+        )
+        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied, foreign=foreign)
 
     def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
         """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""

@@ -155,6 +155,24 @@ def test_a_job_that_can_never_run_says_why(one: Job, reason: str) -> None:
     assert play(World(8, (one,)), Ledger(), projects)[1] == {"large": reason}
 
 
+def test_what_others_than_elastic_jobs_have_of_the_capacity_is_named() -> None:
+    bert, late = held("bert", 4, least=2), job("late", least=3)
+    _, why, decision = play(World(4, (bert,), rigid={"vision": 1, "nlp": 1}), holding({"bert": 4}))
+    others = "the capacity is 4 GPUs now, and others than elastic jobs have 2 of them (projects nlp, vision)"
+    assert (why["bert"], decision.changes[0].cause) == (f"4 → 2 GPUs: {others}", "capacity")
+    assert play(World(4, (late,), rigid={"nlp": 1, "vision": 1}), Ledger())[1]["late"] == (
+        f"waits: it needs 3 GPUs; {others}"
+    )
+
+
+def test_what_is_held_beside_the_capacity_is_named() -> None:
+    strangers = held("stranger", 2, "unknown"), held("other", 1, "unknown")
+    world = World(7, (*strangers, job("large", least=5, most=5)), foreign=3)
+    assert play(world, Ledger())[1]["large"] == (
+        "waits: it needs 5 GPUs, and the capacity is 4 GPUs now, without 6 that are held and of no project"
+    )
+
+
 def quota(gpus: int, *jobs: str) -> tuple[Bound, ...]:
     return (Bound("ResourceQuota ml/gpus", frozenset(jobs), gpus),)
 

@@ -138,7 +138,7 @@ def test_what_a_queue_of_nobody_has_is_off_the_capacity() -> None:
         await seen.cluster.put("workloads", workload("lab", "sweep", "other", 3, "vision"))
         found = await projects(seen, {"all", "nlp", "vision"})
         world = await seen.world(lambda world: world.capacity == 5, found)
-        assert not world.rigid
+        assert (world.foreign, dict(world.rigid)) == (3, {})
 
     follow(steps, cluster=there())
 
