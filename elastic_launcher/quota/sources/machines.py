@@ -282,7 +282,9 @@ class _Counting:
         bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
         foreign = sum(
-            min(self._by_others.get(one.name, 0), one.resources[self._resource]) for one in machines if one.name in every
+            min(self._by_others.get(one.name, 0), one.resources[self._resource])
+            for one in machines
+            if one.name in every
         )
         return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied, foreign=foreign)
 
