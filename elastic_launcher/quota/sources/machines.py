@@ -76,7 +76,7 @@ class Pod:
         queue: The queue of KAI that it is in; "" for none.
         of_kueue: Whether it is part of a Workload of Kueue, which counts it where the document names Kueue.
         workload: The name of its Workload of Kueue, where it says that; "" otherwise.
-        owners: The uids of itself and of what controls it.
+        owners: The uids of itself and of what controls it, and what may control that, such as "JobSet/sweep".
         leaves: Whether it is being deleted.
     """
 

@@ -132,6 +132,34 @@ def test_a_pod_without_the_label_of_kueue_is_known_by_the_job_that_controls_it()
     assert not follow(steps, cluster=there()).said
 
 
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [
+        ("JobSet", {"jobset.sigs.k8s.io/jobset-name": "sweep"}),
+        ("RayJob", {"ray.io/cluster": "sweep-raycluster-x2v9k"}),
+        ("RayJob", {"ray.io/cluster": "sweep-x2v9k"}),
+        ("RayService", {"ray.io/cluster": "sweep-x2v9k"}),
+    ],
+)
+def test_a_pod_without_the_label_of_kueue_is_known_by_what_is_two_steps_above_it(
+    kind: str, label: dict[str, str]
+) -> None:
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen)
+        of_sweep = workload("vision", "sweep", "gpus", 3, "vision")
+        of_sweep["metadata"]["ownerReferences"][0]["kind"] = kind
+        await seen.cluster.put("workloads", of_sweep)
+        for name, labels in (("sweep-1", label), ("notebook", {key: f"a-{text}" for key, text in label.items()})):
+            shown = unlabelled(pod(name, 1, "vision"), f"between-{name}")
+            shown["metadata"]["labels"] = labels
+            await seen.cluster.put("pods", shown)
+        found = await projects(seen, {"all", "nlp", "vision"})
+        world = await seen.world(lambda world: world.capacity < 8 and bool(world.rigid), found)
+        assert (world.capacity, dict(world.rigid), world.leaving) == (7, {"vision": 3}, 0)
+
+    assert not follow(steps, cluster=there()).said
+
+
 def test_what_a_queue_of_nobody_has_is_off_the_capacity() -> None:
     async def steps(seen: Seen) -> None:
         await put_queues(seen)
