@@ -58,6 +58,11 @@ class Account:
         return min(self.overdue, max(0, self.committed - self.allowed))
 
     @property
+    def is_deaf(self) -> bool:
+        """Whether the job has not followed its hint since long after its grace period."""
+        return self.kept > 0 and self.outstanding > self.allowed
+
+    @property
     def counted(self) -> int:
         """GPUs that its project has by it."""
         return self.allowed + self.kept

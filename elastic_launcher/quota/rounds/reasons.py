@@ -41,7 +41,14 @@ class Reasons:
         return max(0, entitled - self._allowed.get(project, 0))
 
     def of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
-        """Returns why a job has to give up GPUs."""
+        """Returns why a job has to give up GPUs, and which others have not given up theirs in time."""
+        cause, reason = self._of_shrink(member, after)
+        keeping = sorted(name for name, one in self._accounts.items() if one.kept and name != member.job.id)
+        if keeping and cause not in ("hand", "limit"):
+            reason += f"; {_still_held(keeping)}"
+        return cause, reason
+
+    def _of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
         own = member.project.name
         change = f"{member.account.allowed} → {gpus(after)}"
         if not after:
@@ -122,11 +129,11 @@ class Reasons:
         if account.is_late(now):
             return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
         if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
-            return _still_held(late)
+            return f"waits: {_still_held(late)}"
         if not self._targets.gpus[name]:
             keeping = [one for one in late if ledger.accounts[one].project == own and ledger.accounts[one].kept]
             if keeping and sum(ledger.accounts[one].kept for one in keeping) >= least:
-                return _still_held(keeping)
+                return f"waits: {_still_held(keeping)}"
             if account.was_paused(now - self._projects.grow_after):
                 return account.reason
             for bound in member.bounds:
@@ -141,7 +148,7 @@ class Reasons:
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
-            return _still_held(late)
+            return f"waits: {_still_held(late)}"
         times = [
             account.reclaim_by
             for account in ledger.accounts.values()
@@ -201,7 +208,7 @@ def _of(asked: int, guaranteed: int) -> str:
 
 
 def _still_held(late: Sequence[str]) -> str:
-    return f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
+    return f"{_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
 
 
 def _listed(names: Sequence[str]) -> str:

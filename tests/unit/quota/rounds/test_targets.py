@@ -236,13 +236,32 @@ def test_no_gpu_idles_beside_jobs_that_can_use_any_number(capacity: int) -> None
 
 
 def test_a_gpu_that_is_stuck_keeps_a_job_from_nothing_but_growth() -> None:
-    world = World(8, (held("guest", 8), job("owner", "vision", least=1, most=8)))
+    guest = job("guest", most=8, held=8, following=7, following_generation=3)
+    world = World(8, (guest, job("owner", "vision", least=1, most=8)))
     ledger = Ledger(3, {"guest": Account("nlp", 7, 8, 3, held=8, reclaim_by=NOW - 500.0, overdue=1)})
     projects = Projects((Project("nlp"), Project("vision", guaranteed=8)))
     allowed, _, decision = play(world, ledger, projects)
     assert allowed == {"guest": 0, "owner": 0}
     assert decision.targets.gpus["owner"] == 7, "all but the one that is stuck"
     assert decide(world, projects, decision.ledger, NOW).changes == ()
+
+
+def test_a_job_that_does_not_follow_its_hints_is_not_waited_for_again_and_the_others_are_cut_once() -> None:
+    deaf, guest = held("deaf", 4), job("guest", held=2, following=2, following_generation=4)
+    accounts = {
+        "deaf": Account("nlp", 2, 4, 4, held=4, reclaim_by=NOW - 60.0, shrunk_at=NOW - 90.0),
+        "guest": Account("nlp", 2, 2, 4, held=2, shrunk_at=NOW - 90.0),
+    }
+    owner = job("owner", "vision", least=4)
+    allowed, _, decision = play(World(8, (deaf, guest, owner)), Ledger(4, accounts), OWNED)
+    assert allowed == {"deaf": 2, "guest": 0, "owner": 0}
+    assert decision.changes[0].reason == (
+        "2 → 0 GPUs, paused by quota: project vision asks for 4 of its 4 guaranteed; "
+        "deaf still holds GPUs that were to be free by now"
+    )
+    gone = job("guest", following=0, following_generation=5, reported_at=NOW)
+    allowed, _, _ = play(World(8, (deaf, gone, owner)), decision.ledger, OWNED)
+    assert allowed == {"deaf": 2, "guest": 0, "owner": 4}
 
 
 def test_overdue_jobs_are_within_the_limits_too() -> None:
