@@ -45,9 +45,7 @@ class Kueue:
 
     def workload_of(self, pod: Pod) -> Workload | None:
         """Returns the Workload that a pod is part of; None where that can't be told."""
-        owners = sorted(
-            pod.owners, key=lambda owner: ("/" in owner, owner)
-        )  # a uid is certain
+        owners = sorted(pod.owners, key=lambda owner: ("/" in owner, owner))  # a uid is certain
         found = (self._named.get((pod.namespace, owner)) for owner in owners)
         return self._named.get((pod.namespace, pod.workload)) or next(filter(None, found), None)
 
