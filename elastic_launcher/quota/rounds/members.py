@@ -21,7 +21,7 @@ class Member:
         project: Its project.
         account: What it was promised.
         sizes: The counts that it may have, ascending; empty if no legal one is below the limits.
-        floor: What it may not fall below now, for it has not run for long; 0 for nothing.
+        floor: What it may not fall below now, for it has not run for long or does not follow its hints; 0 for nothing.
         keeps: What it is not cut below now, for it has just grown, as far as others have their minimum; 0 for nothing.
         ceiling: What it may not grow above now, for it has just shrunk.
         fixed: What an entry written by hand gives it, or None.
