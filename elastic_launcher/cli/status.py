@@ -137,15 +137,19 @@ def _launcher(found: Mapping[str, Any]) -> str:
 
 
 def placed(found: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
-    """Returns a job's report with its namespace among the match keys, as `quota plan` and the controller match it.
+    """Returns a job's report with its namespace, as `quota plan` and the controller match it.
+
+    It is among the match keys, or beside the rest where an older launcher reports none.
 
     Args:
         found: The report; empty if there is none yet.
         namespace: Where the job's Service is: what the report says itself does not count.
     """
+    if not found:
+        return found
     demand = found.get("demand")
     if demand is None:
-        return found
+        return {**found, "namespace": namespace}
     return {**found, "demand": {**demand, "match": {**demand["match"], "namespace": namespace}}}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 from elastic_launcher.hints import HintError
 from elastic_launcher.hints.stores import HintPlace
-from elastic_launcher.quota.hint_document import Written, fixed_by_hand, hint_document, read_written
+from elastic_launcher.quota.hint_document import Written, fixed_by_hand, hint_document, read_written, text_of
 from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
@@ -176,13 +175,17 @@ class Controller:
         except (OSError, HintError, QuotaError) as error:
             self._problems.tell(f"no round: {error}")
             return None
-        self._problems.clear()
         for name, why in decision.refused.items():
             if self._refused.get(name) != why:
                 self.say(f"{name}: {why}")
         self._refused = decision.refused
         if self._is_due(projects) or found["hints"] != written.hints:
-            decision = self._write(projects, world)
+            try:
+                decision = self._write(projects, world)
+            except HintError as error:  # somebody has edited the document meanwhile, or it would be too large
+                self._problems.tell(f"no round: {error}")
+                return None
+        self._problems.clear()
         return Made(projects, world, decision)
 
     def _read(self) -> str | bytes:
@@ -208,7 +211,7 @@ class Controller:
         def change(text: str | bytes) -> str:
             decision, found = self._next(projects, world, read_written(text))
             made.append(decision)
-            return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+            return text_of(found)
 
         self.place.edit(change)
         self._written_at = self.clock()

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elastic_launcher.hints import Demand, HintError, parse, resolve
-from elastic_launcher.hints.document import API_VERSION, MAX_HINTS, load
+from elastic_launcher.hints.document import API_VERSION, MAX_BYTES, MAX_HINTS, load
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.ledger import Ledger, ledger_of
 from elastic_launcher.quota.rounds.round import Decision, Grant
 
 KIND = "elastic-quota"
+_DIVIDE = "divide the namespaces among several controllers (--namespace)"
 _NOTHING: Mapping[str, Any] = {"gpus": {"allowed": 0}}
 
 
@@ -97,6 +98,9 @@ def fixed_by_hand(rows: Iterable[Mapping[str, Any]], jobs: Iterable[Job], now: f
 def hint_document(written: Written, decision: Decision, projects: Projects, *, now: float) -> dict[str, Any]:
     """Returns the document that tells each job what it may hold.
 
+    Of so many jobs that it would be too large, it leaves out those that wait and hold nothing: they go by the defaults,
+    they are promised nothing, and the next round finds them by their reports.
+
     Args:
         written: What was there before.
         decision: The outcome of the round; the generation of its ledger is the document's.
@@ -106,15 +110,54 @@ def hint_document(written: Written, decision: Decision, projects: Projects, *, n
     Raises:
         HintError: If more jobs have GPUs than a document has entries.
     """
+    ledger, grants = decision.ledger, decision.grants
+    document = _document(written, ledger, grants, projects, now)
+    if _size(_short(document)) <= MAX_BYTES:
+        return document
+    since = now - projects.grow_after
+    promised = {
+        name: account
+        for name, account in ledger.accounts.items()
+        if account.allowed or account.committed or account.was_paused(since)
+    }
+    grants = tuple(grant for grant in grants if grant.job in promised)
+    return _document(written, replace(ledger, accounts=promised), grants, projects, now)
+
+
+def _document(
+    written: Written, ledger: Ledger, grants: Sequence[Grant], projects: Projects, now: float
+) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
-        "generation": decision.ledger.generation,
+        "generation": ledger.generation,
         "observedAt": _moment(now),
         "ttlSeconds": projects.ttl_seconds,
-        "source": {"kind": KIND, "ledger": decision.ledger.as_json()},
+        "source": {"kind": KIND, "ledger": ledger.as_json()},
         "defaults": _defaults(written, projects),
-        "hints": [*written.by_hand, *map(_entry, _told(written, decision.grants))],
+        "hints": [*written.by_hand, *map(_entry, _told(written, grants))],
     }
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Returns a document as it is written: for people, unless it would be too large.
+
+    Raises:
+        HintError: If it is too large all the same.
+    """
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    if _size(text) > MAX_BYTES:
+        text = _short(document)
+    if _size(text) > MAX_BYTES:
+        raise HintError(f"the hints would have {_size(text)} bytes, and a document has {MAX_BYTES} at most; {_DIVIDE}")
+    return text
+
+
+def _short(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
 
 
 def _told(written: Written, grants: Sequence[Grant]) -> Sequence[Grant]:
@@ -124,10 +167,7 @@ def _told(written: Written, grants: Sequence[Grant]) -> Sequence[Grant]:
         return grants
     holding = [grant for grant in grants if grant.allowed or grant.holds]
     if len(holding) > most:
-        raise HintError(
-            f"{len(holding)} jobs have GPUs, and a document has {MAX_HINTS} entries at most; "
-            "divide the namespaces among several controllers (--namespace)"
-        )
+        raise HintError(f"{len(holding)} jobs have GPUs, and a document has {MAX_HINTS} entries at most; {_DIVIDE}")
     waiting = [grant for grant in grants if not grant.allowed and not grant.holds]
     return sorted(holding + waiting[: most - len(holding)], key=lambda grant: grant.job)
 

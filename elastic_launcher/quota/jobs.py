@@ -16,7 +16,7 @@ from elastic_launcher.engines.kubernetes.objects.template import QUOTA_KINDS
 from elastic_launcher.hints.document import MAX_GPUS
 from elastic_launcher.hints.resolve import SKEW_SECONDS
 from elastic_launcher.options import BY_KEY
-from elastic_launcher.quota.scheduling import Scheduling, scheduling_of
+from elastic_launcher.quota.scheduling import ANYWHERE, Scheduling, scheduling_of
 from elastic_launcher.report.status import GONE
 
 T = TypeVar("T")
@@ -143,6 +143,7 @@ class _OldStatus(Struct):
     seconds: _Seconds
     step: _Steps
     name: _Name | None = None
+    namespace: _Name | None = None
     told: _Moment | None = None
     total_steps: _Steps | None = None
     hint: _Following | None = None
@@ -153,7 +154,8 @@ def job_of(status: Mapping[str, Any]) -> Job:
     """Returns what a status document reports.
 
     A document of a version without ``demand`` has no numbers but those of its nodes. Its job counts as one that can't
-    be resized: it needs the GPUs that it holds, or one where it holds none.
+    be resized: it needs the GPUs that it holds, or one where it holds none. A job that does not report what its pods
+    ask of machines can use each of them.
 
     Args:
         status: The document, as values from JSON.
@@ -232,9 +234,9 @@ def _job(status: Mapping[str, Any], report: _Report) -> Job:
 
 
 def _scheduling(found: Any) -> tuple[Scheduling, ...]:
-    """Returns what the pods of each kind of nodes ask of machines; what is not reported asks for nothing."""
+    """Returns what the pods of each kind of nodes ask of machines; of older jobs nothing is known."""
     if not isinstance(found, Mapping):
-        return (Scheduling() if found is None else scheduling_of(found),)
+        return (ANYWHERE if found is None else scheduling_of(found),)
     return tuple(dict.fromkeys(scheduling_of(found.get(kind, {})) for kind in QUOTA_KINDS))
 
 
@@ -247,7 +249,7 @@ def _old_job(status: Mapping[str, Any], found: _OldStatus) -> Job:
     reported_at = found.started + found.seconds if found.told is None else found.told
     return Job(
         id=found.job,
-        match={"job": found.name or found.job},
+        match={"job": found.name or found.job, **({} if found.namespace is None else {"namespace": found.namespace})},
         minimum=size,
         maximum=size,
         sizes=(size,),
@@ -265,4 +267,5 @@ def _old_job(status: Mapping[str, Any], found: _OldStatus) -> Job:
         training_since=found.started if found.state == "running" else None,
         finished=finished,
         reported_at=reported_at,
+        scheduling=(ANYWHERE,),
     )

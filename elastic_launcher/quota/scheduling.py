@@ -122,6 +122,10 @@ class Scheduling:
         return " and ".join(found or ["tolerations"])
 
 
+ANYWHERE = Scheduling(tolerations=(Toleration(exists=True),))
+"""What excludes no machine, as for pods of which nothing is known."""
+
+
 class _Toleration(Struct):
     key: str | None = None
     operator: Literal["Equal", "Exists"] | None = None

@@ -98,7 +98,9 @@ def _world(projects: Projects, jobs: Path, gpus: int | None) -> World:
         raise QuotaError(f"{jobs}: it is not JSON: {error}") from error
     if not isinstance(rows, list):
         raise QuotaError(f"{jobs}: it must be a JSON list of status documents (`elastic-launcher status JOB --json`)")
-    return World(capacity, tuple(_job(jobs, number, row) for number, row in enumerate(rows)))
+    for number in (number for number, row in enumerate(rows) if row == {}):
+        typer.echo(f"warning: {jobs}: [{number}]: its launcher has reported nothing yet; left out", err=True)
+    return World(capacity, tuple(_job(jobs, number, row) for number, row in enumerate(rows) if row != {}))
 
 
 def _job(path: Path, number: int, row: Any) -> Job:

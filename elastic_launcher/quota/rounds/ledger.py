@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from elastic_launcher.quota.jobs import Job
 
 T = TypeVar("T", "Account", "Plan")
+ENDED = "it has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class Account:
         return min(self.overdue, max(0, self.committed - self.allowed))
 
     @property
+    def is_deaf(self) -> bool:
+        """Whether the job has not followed its hint since long after its grace period."""
+        return self.kept > 0 and self.outstanding > self.allowed
+
+    @property
     def counted(self) -> int:
         """GPUs that its project has by it."""
         return self.allowed + self.kept
@@ -64,6 +70,10 @@ class Account:
     def is_late(self, time: float) -> bool:
         """Returns whether the job keeps GPUs that were to be free by a time, in seconds since the epoch."""
         return self.committed > self.allowed and self.reclaim_by is not None and self.reclaim_by <= time
+
+    def was_paused(self, since: float) -> bool:
+        """Returns whether the job was paused after a time, in seconds since the epoch, and its reason says why."""
+        return not self.allowed and self.shrunk_at is not None and self.shrunk_at > since and self.reason != ENDED
 
     def change(self, allowed: int, generation: int, now: float, reason: str, reclaim_by: float | None) -> Account:
         """Returns the account after a hint that allows another number."""
@@ -175,7 +185,7 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
         if job.reported_at >= known.reported_at:
             known = replace(known, held=job.held, reported_at=job.reported_at, outstanding=_outstanding(known, job))
         if job.finished:
-            known = replace(known, allowed=0, outstanding=0, reason="it has ended")
+            known = replace(known, allowed=0, outstanding=0, reason=ENDED)
         if known.committed <= known.allowed and (known.reclaim_by is not None or known.overdue):
             known = replace(known, reclaim_by=None, overdue=0)
         elif known.is_late(patience):

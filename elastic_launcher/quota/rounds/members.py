@@ -21,7 +21,7 @@ class Member:
         project: Its project.
         account: What it was promised.
         sizes: The counts that it may have, ascending; empty if no legal one is below the limits.
-        floor: What it may not fall below now, for it has not run for long; 0 for nothing.
+        floor: What it may not fall below now, for it has not run for long or does not follow its hints; 0 for nothing.
         keeps: What it is not cut below now, for it has just grown, as far as others have their minimum; 0 for nothing.
         ceiling: What it may not grow above now, for it has just shrunk.
         fixed: What an entry written by hand gives it, or None.
@@ -73,7 +73,8 @@ def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[M
     """Returns what is left to plan with while overdue jobs keep GPUs that they should have given back.
 
     What such a job keeps beyond what it is allowed counts as that of pods that are not elastic, and the job does not
-    grow meanwhile.
+    grow meanwhile. One that does not follow its hints is not cut again either: others would wait for that in vain, for
+    another grace period.
     """
     kept = {member.job.id: member.account.kept for member in members if member.account.kept and member.fixed is None}
     if not kept:
@@ -85,15 +86,16 @@ def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[M
         bound: replace(bound, gpus=max(0, bound.gpus - sum(kept[name] for name in bound.jobs & kept.keys())))
         for bound in world.bounds
     }
-    found = [
-        replace(
-            member,
-            bounds=tuple(left[bound] for bound in member.bounds),
-            ceiling=min(member.ceiling, member.account.allowed) if member.job.id in kept else member.ceiling,
-        )
-        for member in members
-    ]
+    members = [replace(member, bounds=tuple(left[bound] for bound in member.bounds)) for member in members]
+    found = [_as_it_is(member) if member.job.id in kept else member for member in members]
     return replace(world, rigid=rigid, bounds=tuple(left.values())), found
+
+
+def _as_it_is(member: Member) -> Member:
+    """Returns an overdue member, which does not grow; one that does not follow its hints does not shrink either."""
+    allowed = member.account.allowed
+    floor = max(member.floor, allowed) if member.account.is_deaf else member.floor
+    return replace(member, floor=floor, ceiling=min(member.ceiling, allowed))
 
 
 def _bounded(member: Member, grow_after: float, now: float) -> Member:

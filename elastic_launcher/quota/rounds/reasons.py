@@ -29,7 +29,7 @@ class Reasons:
         self._targets = targets
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
-        self._capacity = _capacity(world.capacity, ledger.plan)
+        self._capacity = _capacity(world, ledger.plan)
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -41,7 +41,14 @@ class Reasons:
         return max(0, entitled - self._allowed.get(project, 0))
 
     def of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
-        """Returns why a job has to give up GPUs."""
+        """Returns why a job has to give up GPUs, and which others have not given up theirs in time."""
+        cause, reason = self._of_shrink(member, after)
+        keeping = sorted(name for name, one in self._accounts.items() if one.kept and name != member.job.id)
+        if keeping and cause not in ("hand", "limit"):
+            reason += f"; {_still_held(keeping)}"
+        return cause, reason
+
+    def _of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
         own = member.project.name
         change = f"{member.account.allowed} → {gpus(after)}"
         if not after:
@@ -49,7 +56,7 @@ class Reasons:
         if member.fixed is not None:
             return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
         if sum(self._allowed.values()) > self._world.capacity:
-            return "capacity", f"{change}: {self._capacity}"
+            return "capacity", f"{change}: {self._capacity}{_not_elastic(self._world)}"
         for above in self._projects.path(own):
             has = self._with_those_below(above.name)
             if above.limit is not None and has > above.limit:
@@ -122,16 +129,18 @@ class Reasons:
         if account.is_late(now):
             return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
         if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
-            return _still_held(late)
+            return f"waits: {_still_held(late)}"
         if not self._targets.gpus[name]:
             keeping = [one for one in late if ledger.accounts[one].project == own and ledger.accounts[one].kept]
             if keeping and sum(ledger.accounts[one].kept for one in keeping) >= least:
-                return _still_held(keeping)
-            if account.shrunk_at is not None and now - account.shrunk_at < self._projects.grow_after:
-                return account.reason  # that of its pause
+                return f"waits: {_still_held(keeping)}"
+            if account.was_paused(now - self._projects.grow_after):
+                return account.reason
             for bound in member.bounds:
                 if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
                     return f"waits: it needs {gpus(least)}; {_left_by(bound, member.job)}, and other jobs come first"
+            if sum(self._world.rigid.values()) + least > self._world.capacity:
+                return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
@@ -139,7 +148,7 @@ class Reasons:
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
-            return _still_held(late)
+            return f"waits: {_still_held(late)}"
         times = [
             account.reclaim_by
             for account in ledger.accounts.values()
@@ -153,13 +162,25 @@ class Reasons:
         return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
 
 
-def _capacity(there: int, plan: Plan | None) -> str:
+def _capacity(world: World, plan: Plan | None) -> str:
     """Returns what bounds all jobs together, in words."""
     if plan is not None and plan.gpus < plan.there:
-        return f"a machine is to be emptied, so that {gpus(there)} remain"
+        return f"a machine is to be emptied, so that {gpus(world.capacity)} remain"
+    there = f"the capacity is {gpus(world.capacity)} now"
+    if world.foreign:
+        there += f", without {world.foreign} that are held and of no project"
     if plan is not None and plan.pauses_until is not None:
-        return f"the capacity is {gpus(there)} now; machines that were asked for did not come"
-    return f"the capacity is {gpus(there)} now"
+        there += "; machines that were asked for did not come"
+    return there
+
+
+def _not_elastic(world: World) -> str:
+    """Returns what of the capacity others than elastic jobs have, in words, after the capacity."""
+    if not world.rigid:
+        return ""
+    names = sorted(world.rigid, key=lambda name: (-world.rigid[name], name))
+    projects = "project" if len(names) == 1 else "projects"
+    return f", and others than elastic jobs have {sum(world.rigid.values())} of them ({projects} {_listed(names)})"
 
 
 def _left_by(bound: Bound, job: Job) -> str:
@@ -187,7 +208,7 @@ def _of(asked: int, guaranteed: int) -> str:
 
 
 def _still_held(late: Sequence[str]) -> str:
-    return f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
+    return f"{_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -120,7 +120,8 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
     grants = _grants(projects, members, after, world.rigid, reasons, now)
-    return Decision(_with_reasons(after, grants), grants, tuple(hints.changes), targets, world.capacity, refused)
+    after = _with_reasons(after, grants, now - projects.grow_after)
+    return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
 
 def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str, str]]:
@@ -142,10 +143,12 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
 def _without(world: World, strangers: Sequence[Job]) -> World:
     """Returns the world without jobs of no project, and without what these hold."""
     held = {job.id: job.held for job in strangers}
+    foreign = min(world.capacity, sum(held.values()))
     return replace(
         world,
         jobs=tuple(job for job in world.jobs if job.id not in held),
-        capacity=max(0, world.capacity - sum(held.values())),
+        capacity=world.capacity - foreign,
+        foreign=world.foreign + foreign,
         bounds=tuple(
             replace(bound, gpus=max(0, bound.gpus - sum(held[name] for name in bound.jobs & held.keys())))
             for bound in world.bounds
@@ -255,10 +258,15 @@ def _grants(
     return tuple(sorted(grants, key=lambda grant: grant.job))
 
 
-def _with_reasons(ledger: Ledger, grants: Sequence[Grant]) -> Ledger:
-    """Returns the ledger with why each job waits that has nothing: people read it there."""
+def _with_reasons(ledger: Ledger, grants: Sequence[Grant], since: float) -> Ledger:
+    """Returns the ledger with why each job waits that has nothing: people read it there.
+
+    The reason of a pause after that time stays.
+    """
     waits = {
-        grant.job: replace(ledger.accounts[grant.job], reason=grant.reason) for grant in grants if not grant.allowed
+        grant.job: replace(account, reason=grant.reason)
+        for grant in grants
+        if not grant.allowed and not (account := ledger.accounts[grant.job]).was_paused(since)
     }
     return replace(ledger, accounts=MappingProxyType({**ledger.accounts, **waits}))
 

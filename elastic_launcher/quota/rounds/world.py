@@ -53,6 +53,7 @@ class World:
         bounds: What other enforcers leave to some of the jobs. A job may be in several.
         leaving: GPUs that pods of others still have which are not counted any more, for they end. A round plans with
             these, and nobody grows onto them before they are free.
+        foreign: What belongs to no project holds; the capacity is without it.
     """
 
     capacity: int
@@ -63,3 +64,4 @@ class World:
     machines: tuple[int, ...] = ()
     bounds: tuple[Bound, ...] = ()
     leaving: int = 0
+    foreign: int = 0

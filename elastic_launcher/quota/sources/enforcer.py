@@ -81,7 +81,7 @@ def with_words(world: World, projects: Projects, words: Iterable[Word]) -> World
     What nobody's project has is off the capacity.
     """
     rigid, capacity, bounds = dict(world.rigid), world.capacity, list(world.bounds)
-    stale, leaving = world.stale, world.leaving
+    stale, leaving, foreign = world.stale, world.leaving, world.foreign
     for word in words:
         bounds += word.bounds
         stale |= bool(word.refused)
@@ -92,7 +92,10 @@ def with_words(world: World, projects: Projects, words: Iterable[Word]) -> World
             except QuotaError:
                 project = None
             if project is None:
+                foreign += min(gpus, capacity)
                 capacity = max(0, capacity - gpus)
             else:
                 rigid[project.name] = rigid.get(project.name, 0) + gpus
-    return replace(world, capacity=capacity, rigid=rigid, bounds=tuple(bounds), stale=stale, leaving=leaving)
+    return replace(
+        world, capacity=capacity, rigid=rigid, bounds=tuple(bounds), stale=stale, leaving=leaving, foreign=foreign
+    )

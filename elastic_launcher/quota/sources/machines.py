@@ -16,7 +16,7 @@ from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling, Taint, Toleration
+from elastic_launcher.quota.scheduling import ANYWHERE, Scheduling, Taint
 from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
@@ -25,8 +25,6 @@ SILENT_SECONDS = 300.0
 """A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
 TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 """Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
-ANYWHERE = Scheduling(tolerations=(Toleration(exists=True),))
-"""What tolerates all taints."""
 
 _Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
 """The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
@@ -78,7 +76,7 @@ class Pod:
         queue: The queue of KAI that it is in; "" for none.
         of_kueue: Whether it is part of a Workload of Kueue, which counts it where the document names Kueue.
         workload: The name of its Workload of Kueue, where it says that; "" otherwise.
-        owners: The uids of itself and of what controls it.
+        owners: The uids of itself and of what controls it, and what may control that, such as "JobSet/sweep".
         leaves: Whether it is being deleted.
     """
 
@@ -283,7 +281,12 @@ class _Counting:
         stock, above = self._stock(machines, jobs), self._above(jobs, kinds)
         bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
-        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied)
+        foreign = sum(
+            min(self._by_others.get(one.name, 0), one.resources[self._resource])
+            for one in machines
+            if one.name in every
+        )
+        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied, foreign=foreign)
 
     def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
         """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""

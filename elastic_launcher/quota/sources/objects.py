@@ -20,6 +20,13 @@ ADMITTED = "kueue.x-k8s.io/podset"
 """The label of pods that Kueue has admitted; older versions set it with TopologyAwareScheduling alone."""
 WORKLOAD = "kueue.x-k8s.io/workload"
 """The annotation of such pods that names their Workload; with TopologyAwareScheduling alone."""
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+"""The label of the pods of a JobSet, which the Jobs of the JobSet control; source: JobSet's documentation."""
+RAY_LABEL = "ray.io/cluster"
+"""The label of the pods of a RayCluster, which names it."""
+_OF_RAY = re.compile(r"(?P<owner>.+?)(-raycluster)?-[a-z0-9]{5}")
+"""The name of a RayCluster that a RayJob or a RayService makes, after its own; newer versions of KubeRay leave a part
+out. Source: KubeRay."""
 ENDED = ("Succeeded", "Failed")
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -78,9 +85,15 @@ def pod_of(pod: Document) -> Pod | None:
 
 
 def _owners(metadata: Document) -> frozenset[str]:
-    """Returns the uids of an object itself and of what controls it."""
+    """Returns the uids of a pod itself and of what controls it, and the kinds and names of what may control that."""
     controllers = (one.get("uid") for one in metadata.get("ownerReferences") or () if one.get("controller"))
-    return frozenset(uid for uid in (metadata.get("uid"), *controllers) if uid)
+    found = [uid for uid in (metadata.get("uid"), *controllers) if uid]
+    labels = metadata.get("labels") or {}
+    if name := labels.get(JOBSET_LABEL):
+        found.append(f"JobSet/{name}")
+    if of_ray := _OF_RAY.fullmatch(labels.get(RAY_LABEL) or ""):
+        found += [f"RayJob/{of_ray['owner']}", f"RayService/{of_ray['owner']}"]
+    return frozenset(found)
 
 
 def service_of(service: Document, before: Service | None, now: float) -> Service:

@@ -118,6 +118,29 @@ def test_hints_that_somebody_broke_are_left_alone_and_said_once(served: Served) 
     assert served.said[0].startswith("no round: ")
 
 
+def test_the_hints_of_thousands_of_jobs_that_wait_stay_within_what_a_document_may_have(served: Served) -> None:
+    bert = job("bert", held=4, following=4, submitted_at=-1.0)
+    served.source.jobs = (bert, *(job(f"job-{number:04}", least=4) for number in range(5000)))
+    served.controller.round()
+    assert served.hints.stat().st_size <= 2**20
+    assert list(served.document()["source"]["ledger"]["accounts"]) == ["bert"], "the others are promised nothing"
+    before = served.document()["hints"]
+    decision = served.another().round()
+    assert decision is not None and not decision.changes
+    assert served.document()["hints"] == before
+
+
+def test_hints_that_are_too_large_all_the_same_are_not_written_and_that_is_said_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_launcher.quota.hint_document.MAX_BYTES", 100)
+    assert [served.controller.round(), served.controller.round()] == [None, None]
+    assert not served.hints.exists()
+    (line,) = served.said
+    assert line.startswith("no round: the hints would have ")
+    assert line.endswith(" at most; divide the namespaces among several controllers (--namespace)")
+
+
 def test_no_round_is_made_of_what_can_not_be_read(served: Served) -> None:
     served.source.error = OSError("the folder is gone")
     assert served.controller.round() is None

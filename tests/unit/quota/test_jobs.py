@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
-from elastic_launcher.quota.scheduling import scheduling_of
+from elastic_launcher.quota.scheduling import ANYWHERE, scheduling_of
 from elastic_launcher.report.state import fold
 from elastic_launcher.report.status import document
 from tests.support.histories import START, Story
@@ -221,7 +221,6 @@ def test_whatever_is_reported_is_a_job_that_makes_sense_or_refused(fields: dict[
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        (None, [{}]),
         ({}, [{}]),
         ({"guaranteed": {}, "overQuota": {}}, [{}]),
         ({"guaranteed": POOL, "overQuota": POOL}, [POOL]),
@@ -231,7 +230,12 @@ def test_whatever_is_reported_is_a_job_that_makes_sense_or_refused(fields: dict[
 )
 def test_a_job_says_which_machines_its_nodes_can_be_on(reported: Any, expected: list[dict[str, Any]]) -> None:
     assert job_of(changed(scheduling=reported)).scheduling == tuple(map(scheduling_of, expected))
-    assert job_of(changed()).scheduling == (scheduling_of({}),)
+
+
+def test_a_job_that_does_not_report_what_its_pods_ask_of_machines_can_use_each_of_them() -> None:
+    without = {name: value for name, value in GOOD["demand"].items() if name != "scheduling"}
+    for older in (old(), changed(scheduling=None), {**GOOD, "demand": without}):
+        assert job_of(older).scheduling == (ANYWHERE,)
 
 
 @pytest.mark.parametrize("reported", [7, [], {"guaranteed": 7}, {"overQuota": {"nodeSelector": 7}}])

@@ -45,12 +45,13 @@ class Kueue:
 
     def workload_of(self, pod: Pod) -> Workload | None:
         """Returns the Workload that a pod is part of; None where that can't be told."""
-        found = (self._named.get((pod.namespace, uid)) for uid in sorted(pod.owners))
+        owners = sorted(pod.owners, key=lambda owner: ("/" in owner, owner))  # a uid is certain
+        found = (self._named.get((pod.namespace, owner)) for owner in owners)
         return self._named.get((pod.namespace, pod.workload)) or next(filter(None, found), None)
 
     @cached_property
     def _named(self) -> Mapping[tuple[str, str], Workload]:
-        """The Workloads by namespace and by their names, and the uids of what they are about."""
+        """The Workloads by namespace and by their names, and by what they are about."""
         return {(one.namespace, key): one for one in self.workloads for key in (one.name, *one.owners)}
 
     @cached_property

@@ -113,7 +113,7 @@ class Workload:
         priority: Its priority.
         active: Whether it is to be admitted at all.
         created: When it was made, as the API shows it.
-        owners: The uids of what it is about.
+        owners: What it is about: the uids, and such as "JobSet/sweep".
     """
 
     namespace: str
@@ -186,7 +186,7 @@ def workload_of(found: Document) -> Workload | Refused | None:
             int(spec.get("priority") or 0),
             spec.get("active") is not False,
             str(metadata.get("creationTimestamp") or ""),
-            frozenset(one["uid"] for one in owners if one.get("uid")),
+            frozenset(key for one in owners for key in (one.get("uid"), f"{one.get('kind')}/{one['name']}") if key),
         )
     except KueueError as error:
         return Refused(str(error))

@@ -136,8 +136,10 @@ class _Watched(Watched[Kept[T]]):
     async def follow(self, api: Api) -> None:
         """Follows it until it is cancelled; a Kueue that is not there yet is waited for.
 
-        Once its version is no longer served, as after an upgrade of Kueue, another one is looked for.
+        Once its version is no longer served, as after an upgrade of Kueue, another one is looked for. A version that is
+        said to be served, and does not have the collection, is tried again later.
         """
+        last = ""
         while True:
             try:
                 path = f"/apis/{GROUP}/{await _version(api)}/{self._resource}"
@@ -145,6 +147,9 @@ class _Watched(Watched[Kept[T]]):
                 self._tell(Trouble(error))
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
+            if path == last:
+                await asyncio.sleep(LOOK_SECONDS)
+            last = path
             async with aclosing(changes(api, Collection(path))) as found:
                 async for change in found:
                     self._tell(change)

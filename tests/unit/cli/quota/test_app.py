@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.cli.status import placed
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
 from tests.support.quota_command import DOCUMENT, quota
 
@@ -111,6 +112,19 @@ def test_plan_says_which_jobs_get_nothing_because_they_are_nobodys(projects: Pat
     why = "no project matches it, and jobs of no project are refused"
     assert json.loads(quota("plan", projects, "--jobs", jobs, "--json").stdout)["refused"] == {"bert": why}
     assert f"bert gets nothing: {why}\n" in quota("plan", projects, "--jobs", jobs).stdout
+
+
+def test_plan_takes_the_status_of_older_jobs_of_a_cluster_and_leaves_out_what_is_not_reported_yet(
+    projects: Path, jobs: Path
+) -> None:
+    projects.write_text(DOCUMENT.replace("{name: nlp,", "{name: nlp, match: {namespace: alice},"))
+    old = {"v": 1, "job": "bert", "state": "running", "started": 1000.0, "seconds": 60.0, "step": 7}
+    nodes = [{"node": 1, "phase": "training", "members": [1, 2], "ranks": [0, 1]}]
+    jobs.write_text(json.dumps([placed(old | {"nodes": nodes}, "alice"), placed({}, "alice")]))
+    result = quota("plan", projects, "--jobs", jobs, "--json")
+    (row,) = json.loads(result.stdout)["jobs"]
+    assert (row["project"], row["holds"], row["allowed"]) == ("nlp", 2, 2)
+    assert result.stderr == f"warning: {jobs}: [1]: its launcher has reported nothing yet; left out\n"
 
 
 def test_plan_asks_for_the_number_of_gpus_where_nothing_says_it(projects: Path, jobs: Path) -> None:

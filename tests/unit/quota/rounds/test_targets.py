@@ -155,6 +155,24 @@ def test_a_job_that_can_never_run_says_why(one: Job, reason: str) -> None:
     assert play(World(8, (one,)), Ledger(), projects)[1] == {"large": reason}
 
 
+def test_what_others_than_elastic_jobs_have_of_the_capacity_is_named() -> None:
+    bert, late = held("bert", 4, least=2), job("late", least=3)
+    _, why, decision = play(World(4, (bert,), rigid={"vision": 1, "nlp": 1}), holding({"bert": 4}))
+    others = "the capacity is 4 GPUs now, and others than elastic jobs have 2 of them (projects nlp, vision)"
+    assert (why["bert"], decision.changes[0].cause) == (f"4 → 2 GPUs: {others}", "capacity")
+    assert play(World(4, (late,), rigid={"nlp": 1, "vision": 1}), Ledger())[1]["late"] == (
+        f"waits: it needs 3 GPUs; {others}"
+    )
+
+
+def test_what_is_held_beside_the_capacity_is_named() -> None:
+    strangers = held("stranger", 2, "unknown"), held("other", 1, "unknown")
+    world = World(7, (*strangers, job("large", least=5, most=5)), foreign=3)
+    assert play(world, Ledger())[1]["large"] == (
+        "waits: it needs 5 GPUs, and the capacity is 4 GPUs now, without 6 that are held and of no project"
+    )
+
+
 def quota(gpus: int, *jobs: str) -> tuple[Bound, ...]:
     return (Bound("ResourceQuota ml/gpus", frozenset(jobs), gpus),)
 
@@ -218,13 +236,32 @@ def test_no_gpu_idles_beside_jobs_that_can_use_any_number(capacity: int) -> None
 
 
 def test_a_gpu_that_is_stuck_keeps_a_job_from_nothing_but_growth() -> None:
-    world = World(8, (held("guest", 8), job("owner", "vision", least=1, most=8)))
+    guest = job("guest", most=8, held=8, following=7, following_generation=3)
+    world = World(8, (guest, job("owner", "vision", least=1, most=8)))
     ledger = Ledger(3, {"guest": Account("nlp", 7, 8, 3, held=8, reclaim_by=NOW - 500.0, overdue=1)})
     projects = Projects((Project("nlp"), Project("vision", guaranteed=8)))
     allowed, _, decision = play(world, ledger, projects)
     assert allowed == {"guest": 0, "owner": 0}
     assert decision.targets.gpus["owner"] == 7, "all but the one that is stuck"
     assert decide(world, projects, decision.ledger, NOW).changes == ()
+
+
+def test_a_job_that_does_not_follow_its_hints_is_not_waited_for_again_and_the_others_are_cut_once() -> None:
+    deaf, guest = held("deaf", 4), job("guest", held=2, following=2, following_generation=4)
+    accounts = {
+        "deaf": Account("nlp", 2, 4, 4, held=4, reclaim_by=NOW - 60.0, shrunk_at=NOW - 90.0),
+        "guest": Account("nlp", 2, 2, 4, held=2, shrunk_at=NOW - 90.0),
+    }
+    owner = job("owner", "vision", least=4)
+    allowed, _, decision = play(World(8, (deaf, guest, owner)), Ledger(4, accounts), OWNED)
+    assert allowed == {"deaf": 2, "guest": 0, "owner": 0}
+    assert decision.changes[0].reason == (
+        "2 → 0 GPUs, paused by quota: project vision asks for 4 of its 4 guaranteed; "
+        "deaf still holds GPUs that were to be free by now"
+    )
+    gone = job("guest", following=0, following_generation=5, reported_at=NOW)
+    allowed, _, _ = play(World(8, (deaf, gone, owner)), decision.ledger, OWNED)
+    assert allowed == {"deaf": 2, "guest": 0, "owner": 4}
 
 
 def test_overdue_jobs_are_within_the_limits_too() -> None:
@@ -242,6 +279,33 @@ def test_a_paused_job_says_why_it_was_paused() -> None:
     assert why["guest"] == "4 → 0 GPUs, paused by quota: project vision asks for 4 of its 4 guaranteed"
     later = decide(world, OWNED, decision.ledger, NOW + 20.0)
     assert {grant.job: grant.reason for grant in later.grants}["guest"] == why["guest"]
+
+
+def test_what_a_paused_job_waits_for_meanwhile_does_not_replace_why_it_was_paused() -> None:
+    world = World(4, (held("guest", 4, least=4), job("owner", "vision", 4, 4)))
+    _, why, paused = play(world, holding({"guest": 4}), OWNED)
+    late = decide(world, OWNED, paused.ledger, NOW + 40.0)
+    (guest,) = (grant for grant in late.grants if grant.job == "guest")
+    assert guest.reason == "waits: it still holds 4 GPUs that were to be free by now"
+    assert late.ledger.accounts["guest"].reason == why["guest"]
+    obeys = job("guest", following=0, following_generation=late.ledger.generation, least=4, reported_at=NOW + 41.0)
+    world = World(4, (obeys, job("owner", "vision", 4, 4)))
+    for seconds, reason in (
+        (45.0, why["guest"]),
+        (70.0, "waits: it needs 4 GPUs; the fair share of project nlp is 0, and other jobs come first"),
+    ):
+        later = decide(world, OWNED, late.ledger, NOW + seconds)
+        assert {grant.job: grant.reason for grant in later.grants}["guest"] == reason
+        assert later.ledger.accounts["guest"].reason == reason
+
+
+def test_a_job_that_has_ended_and_comes_back_does_not_wait_because_it_has_ended() -> None:
+    account = Account("nlp", 0, 0, 3, shrunk_at=NOW - 10.0, reason="2 → 0 GPUs, paused by quota")
+    over = play(World(4, (job("guest", finished=True),)), Ledger(3, {"guest": account}))[2]
+    world = World(4, (job("guest", least=4), held("owner", 4, "vision", least=4)))
+    accounts = {**over.ledger.accounts, "owner": Account("vision", 4, 4, 3, held=4)}
+    reason = play(world, Ledger(4, accounts), OWNED)[1]["guest"]
+    assert reason == "waits: it needs 4 GPUs; the fair share of project nlp is 0, and other jobs come first"
 
 
 def test_a_job_of_a_project_whose_gpus_another_one_keeps_names_that() -> None:

@@ -119,6 +119,11 @@ def test_the_capacity_is_what_projects_may_hold_together(
     assert counted(*objects).world.capacity == capacity
 
 
+def test_what_nobodys_project_holds_beside_the_capacity_is_counted() -> None:
+    objects = machine(), other("kube-system", 9), machine("m1", ready=False), other("kube-system", 2, on="m1")
+    assert counted(*objects).world.foreign == 8
+
+
 AUTOSCALED = replace(PROJECTS, capacity=Capacity(autoscale=Autoscale(64)))
 
 

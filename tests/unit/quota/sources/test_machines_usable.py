@@ -17,7 +17,7 @@ from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projec
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling, Taint, scheduling_of
+from elastic_launcher.quota.scheduling import ANYWHERE, Scheduling, Taint, scheduling_of
 from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
 from tests.support.quota_jobs import job
 
@@ -91,6 +91,14 @@ def test_a_tainted_machine_is_for_jobs_that_tolerate_the_taint() -> None:
     found = decided(*machines, service("bert", "rest", 16), service("gpt", "nlp", 16, TOLERATES))
     assert found.capacity == 12
     assert allowed(found) == {"bert": 4, "gpt": 8}
+
+
+def test_an_older_job_that_does_not_say_what_it_tolerates_gets_gpus_of_tainted_machines() -> None:
+    older = service("bert")
+    assert older.job is not None
+    older = replace(older, job=replace(older.job, scheduling=(ANYWHERE,)))
+    found = decided(machine("m0", 4, "", DEDICATED), older, service("gpt", "vision"))
+    assert (found.capacity, allowed(found)) == (4, {"bert": 4, "gpt": 0})
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_workload_has_its_gpus_from_the_reservation_on() -> None:
     read = workload_of(shown)
     assert read == Workload(
         "ml", "job-bert-1", "bert-1", "gpus", "team-a", {(GPU, FLAVOR): 2}, {GPU: 2}, 7,
-        created="2026-11-26T10:00:00Z", owners=frozenset({"uid-bert-1"}),
+        created="2026-11-26T10:00:00Z", owners=frozenset({"uid-bert-1", "Job/bert-1"}),
     )  # fmt: skip
     waits = workload_of(workload("ml", "bert-1", "gpus", 2))
     assert isinstance(waits, Workload) and (waits.queue, waits.reserved, waits.asks) == ("", {}, {GPU: 2})

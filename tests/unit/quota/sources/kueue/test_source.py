@@ -132,13 +132,41 @@ def test_a_pod_without_the_label_of_kueue_is_known_by_the_job_that_controls_it()
     assert not follow(steps, cluster=there()).said
 
 
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [
+        ("JobSet", {"jobset.sigs.k8s.io/jobset-name": "sweep"}),
+        ("RayJob", {"ray.io/cluster": "sweep-raycluster-x2v9k"}),
+        ("RayJob", {"ray.io/cluster": "sweep-x2v9k"}),
+        ("RayService", {"ray.io/cluster": "sweep-x2v9k"}),
+    ],
+)
+def test_a_pod_without_the_label_of_kueue_is_known_by_what_is_two_steps_above_it(
+    kind: str, label: dict[str, str]
+) -> None:
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen)
+        of_sweep = workload("vision", "sweep", "gpus", 3, "vision")
+        of_sweep["metadata"]["ownerReferences"][0]["kind"] = kind
+        await seen.cluster.put("workloads", of_sweep)
+        for name, labels in (("sweep-1", label), ("notebook", {key: f"a-{text}" for key, text in label.items()})):
+            shown = unlabelled(pod(name, 1, "vision"), f"between-{name}")
+            shown["metadata"]["labels"] = labels
+            await seen.cluster.put("pods", shown)
+        found = await projects(seen, {"all", "nlp", "vision"})
+        world = await seen.world(lambda world: world.capacity < 8 and bool(world.rigid), found)
+        assert (world.capacity, dict(world.rigid), world.leaving) == (7, {"vision": 3}, 0)
+
+    assert not follow(steps, cluster=there()).said
+
+
 def test_what_a_queue_of_nobody_has_is_off_the_capacity() -> None:
     async def steps(seen: Seen) -> None:
         await put_queues(seen)
         await seen.cluster.put("workloads", workload("lab", "sweep", "other", 3, "vision"))
         found = await projects(seen, {"all", "nlp", "vision"})
         world = await seen.world(lambda world: world.capacity == 5, found)
-        assert not world.rigid
+        assert (world.foreign, dict(world.rigid)) == (3, {})
 
     follow(steps, cluster=there())
 
@@ -190,6 +218,31 @@ def test_an_upgrade_that_ends_the_version_in_use_is_followed(monkeypatch: pytest
 
     said = follow(steps, cluster=there("v1beta1")).said
     assert all("the API server knows no such objects" in line for line in said)
+
+
+def test_a_collection_that_the_served_version_lacks_is_looked_for_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("elastic_launcher.quota.sources.kueue.source.LOOK_SECONDS", 0.0123)
+    pauses, sleep = [], asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    cluster = there()
+    cluster.unknown = {"cohorts"}
+
+    async def steps(seen: Seen) -> None:
+        with pytest.raises(OSError, match="can't be read yet"):
+            seen.source.projects(DOCUMENT)  # which has it followed
+        while pauses.count(0.0123) < 2:
+            await sleep(0)
+        cluster.unknown = set()
+        await put_queues(seen)
+        await projects(seen, {"all", "nlp", "vision"})
+
+    follow(steps, cluster=cluster)
 
 
 def test_an_object_that_can_not_be_used_is_named_and_keeps_all_from_growing() -> None:
