@@ -61,10 +61,12 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     gpus = best.made(shares)
     made, owed = gpus, frozenset[str]()
     cost = _lacking(best, entitled), 0
+    tried: Sequence[Member] = members
     for _ in range(LIFTS):
-        if not any(cost):
+        lifted = _lifted(world, members, entitled, made) if any(cost) else tried
+        if lifted == tried:
             break
-        other = _Plan(world, projects, _lifted(world, members, entitled, made), portions, now)
+        other, tried = _Plan(world, projects, lifted, portions, now), lifted
         made = other.made(shares)
         found = _lacking(other, entitled), _needless(other, members, entitled, made)
         if found < cost:

@@ -83,14 +83,14 @@ def bounds_by_machines(
     stray = machines.elsewhere(whole, frozenset(name for name, found in usable.items() if not found))
     bounds = []
     for mask in _unions(machines.masks):
-        union = machines.union(mask)
+        union, holders = machines.union(mask), machines.holders(mask)
         for per_node, those in union.jobs():
             gpus = union.left(per_node)
             if mask != whole or gpus < union.left(1) or stray:
                 movable = union.left(per_node, emptied=True) - gpus
                 gpus += machines.elsewhere(mask, those) + spare
                 name = f"machines {mask:x}, {per_node} GPUs a node"
-                bounds.append(Bound(name, those, gpus, per_node, union.taken, movable=movable))
+                bounds.append(Bound(name, those, gpus, per_node, union.taken, movable=movable, holders=holders))
     masks = {name: machines.mask(one.machines) for name, one in above.items()}
     for mask in sorted(set(masks.values())):
         inside = machines.union(mask).all_jobs
@@ -166,12 +166,15 @@ class _Machines:
         known: dict[frozenset[str], int] = {}
         self._alike: dict[tuple[int, int], list[str]] = {}  # jobs by their machines, and by the GPUs of their nodes
         self._held: dict[int, dict[str, int]] = {}  # by the machines that the jobs can use, and where it is
+        self._on: dict[str, list[tuple[str, int, int]]] = {}  # jobs with their machines and GPUs, by where these are
         for job in jobs:
             mask = known.setdefault(usable[job.id], -1)
             if mask < 0:
                 mask = known[usable[job.id]] = self.mask(usable[job.id])
             self._alike.setdefault((mask, job.per_node), []).append(job.id)
             _add(self._held.setdefault(mask, {}), stock.held.get(job.id, {}))
+            for name, gpus in stock.held.get(job.id, {}).items():
+                self._on.setdefault(name, []).append((job.id, mask, gpus))
         self._all_held: dict[str, int] = {}
         for held in self._held.values():
             _add(self._all_held, held)
@@ -202,6 +205,15 @@ class _Machines:
             taken += min(there, foreign)
         inside = [(per_node, names) for (other, per_node), names in self._alike.items() if _is_within(other, mask)]
         return _Union(inside, free, emptied, taken)
+
+    def holders(self, mask: int) -> tuple[tuple[str, int], ...]:
+        """Returns what jobs hold on machines that can use others too, the most first."""
+        found: dict[str, int] = {}
+        for name in self._of(mask):
+            for job, own, gpus in self._on.get(name, ()):
+                if not _is_within(own, mask):
+                    _add(found, {job: gpus})
+        return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     def elsewhere(self, mask: int, jobs: frozenset[str]) -> int:
         """Returns what jobs hold on other machines."""

@@ -105,7 +105,22 @@ def test_a_tainted_machine_is_for_jobs_that_tolerate_the_taint() -> None:
         (
             (machine("m0"), machine("m1", 4, "a100"), service("gpt", "vision"), node("gpt", "m1", 4, "vision")),
             "waits: it needs 1 GPU, and no free machine matches its node selector (pool=a100): "
-            "others hold 4 GPUs there",
+            "gpt (project vision) holds 4 GPUs there",
+        ),
+        (
+            (
+                machine("m0"),
+                machine("m1", 8, "a100"),
+                other("m1", 1),
+                node("x", "m1", 1, "away"),
+                *(service(f"gpt-{number}", "vision") for number in range(4)),
+                node("gpt-0", "m1", 2, "vision"),
+                node("gpt-1", "m1", 1, "vision"),
+                node("gpt-2", "m1", 1, "vision"),
+                node("gpt-3", "m1", 2, "vision"),
+            ),
+            "waits: it needs 1 GPU, and no free machine matches its node selector (pool=a100): "
+            "gpt-0 (project vision) holds 2 GPUs there, gpt-3 (project vision) 2, gpt-1 (project vision) 1, others 3",
         ),
     ],
 )
