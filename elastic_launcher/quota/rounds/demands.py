@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.members import Member
-from elastic_launcher.quota.rounds.world import Bound
+from elastic_launcher.quota.rounds.members import Member, without_movable
+from elastic_launcher.quota.rounds.world import Bound, World
 
 Portions = Mapping[tuple[str, str], int]
 """What each project counts on of a bound, by the names of the bound and of the project."""
@@ -68,6 +68,16 @@ def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Po
         for bound in member.bounds:
             left[bound.name, name] -= asked
     return demands
+
+
+def demands_without_movable(world: World, projects: Projects, members: Sequence[Member]) -> dict[str, int]:
+    """Returns what each project's own jobs and pods ask for, wherever jobs hold GPUs now that can use other machines.
+
+    So what a job holds changes no fair share: else a job could get GPUs, and lose them in the next round for the fair
+    shares have changed with it, and get them again.
+    """
+    world, members = without_movable(world, projects, members)
+    return demands_of(world.rigid, members, portions_of(world.bounds, world.rigid, projects, members))
 
 
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:

@@ -60,11 +60,7 @@ def members_of(world: World, projects: Projects, ledger: Ledger, now: float) -> 
         if job.finished:
             continue
         above = bounds.get(job.id, ())
-        limits = [one.gpus for one in above]
-        if (limit := projects.limit_of(project.name)) is not None:
-            limits.append(limit)
-        sizes = tuple(size for size in job.sizes if not limits or size <= min(limits))
-        member = Member(job, project, account, sizes, fixed=fixed, bounds=above)
+        member = Member(job, project, account, _sizes(job, project, projects, above), fixed=fixed, bounds=above)
         members.append(_bounded(member, projects.grow_after, now))
     return sorted(members, key=lambda member: member.order)
 
@@ -96,6 +92,29 @@ def _as_it_is(member: Member) -> Member:
     allowed = member.account.allowed
     floor = max(member.floor, allowed) if member.account.is_deaf else member.floor
     return replace(member, floor=floor, ceiling=min(member.ceiling, allowed))
+
+
+def without_movable(world: World, projects: Projects, members: Sequence[Member]) -> tuple[World, Sequence[Member]]:
+    """Returns what is there, and the members, as if no job held machines that others need which can use no others."""
+    moved = {bound: replace(bound, gpus=bound.gpus + bound.movable) for bound in world.bounds if bound.movable}
+    if not moved:
+        return world, members
+    found = []
+    for member in members:
+        if any(bound.movable for bound in member.bounds):
+            bounds = tuple(moved.get(bound, bound) for bound in member.bounds)
+            sizes = _sizes(member.job, member.project, projects, bounds)
+            member = replace(member, bounds=bounds, sizes=sizes)
+        found.append(member)
+    return replace(world, bounds=tuple(moved.get(bound, bound) for bound in world.bounds)), found
+
+
+def _sizes(job: Job, project: Project, projects: Projects, bounds: Sequence[Bound]) -> tuple[int, ...]:
+    """Returns the counts that a job may have below its bounds and the limits of its project."""
+    limits = [one.gpus for one in bounds]
+    if (limit := projects.limit_of(project.name)) is not None:
+        limits.append(limit)
+    return tuple(size for size in job.sizes if not limits or size <= min(limits))
 
 
 def _bounded(member: Member, grow_after: float, now: float) -> Member:

@@ -19,6 +19,9 @@ Cause = Literal["guarantee", "fair_share", "capacity", "limit", "project", "free
 """Why a job's number changed: a project's guarantee; a share of what is over quota; machines that are gone; a limit, of
 a project or of another enforcer; other jobs of its project; GPUs that nobody uses; an entry written by hand."""
 
+SHOWN = 3
+"""Of several jobs, so many are named."""
+
 
 class Reasons:
     """The reasons of one round, from the state before it."""
@@ -30,6 +33,7 @@ class Reasons:
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
         self._capacity = _capacity(world, ledger.plan)
+        self._counted: dict[str, int] = {}
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -62,8 +66,8 @@ class Reasons:
             if above.limit is not None and has > above.limit:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
         for bound in member.bounds:
-            if sum(self._accounts[name].counted for name in bound.jobs if name in self._accounts) > bound.gpus:
-                return "capacity" if bound.per_node else "limit", f"{change}: {_left_by(bound, member.job)}"
+            if self._under(bound) > bound.gpus:
+                return "capacity" if bound.per_node else "limit", f"{change}: {self._left_by(bound, member.job)}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)
         if short:
@@ -76,6 +80,13 @@ class Reasons:
         if not after:
             return "project", f"{change}: other jobs of project {own} come first"
         return "project", f"{change}: another job of project {own} makes more of them"
+
+    def _under(self, bound: Bound) -> int:
+        """Returns what the jobs of a bound are allowed or keep."""
+        if bound.name not in self._counted:
+            found = (self._accounts[name].counted for name in bound.jobs if name in self._accounts)
+            self._counted[bound.name] = sum(found)
+        return self._counted[bound.name]
 
     def _with_those_below(self, name: str) -> int:
         """Returns what a project and all below it are allowed, with their pods that are not elastic."""
@@ -119,7 +130,7 @@ class Reasons:
             return f"waits: an entry written by hand gives it {member.fixed}"
         for bound in member.bounds:
             if bound.gpus < least:
-                return f"waits: it needs {gpus(least)}, and {_left_by(bound, member.job)}"
+                return f"waits: it needs {gpus(least)}, and {self._left_by(bound, member.job)}"
         if not member.sizes:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
@@ -138,7 +149,9 @@ class Reasons:
                 return account.reason
             for bound in member.bounds:
                 if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
-                    return f"waits: it needs {gpus(least)}; {_left_by(bound, member.job)}, and other jobs come first"
+                    return (
+                        f"waits: it needs {gpus(least)}; {self._left_by(bound, member.job)}, and other jobs come first"
+                    )
             if sum(self._world.rigid.values()) + least > self._world.capacity:
                 return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
             share = own_share(self._projects, self._targets.shares, own)
@@ -160,6 +173,34 @@ class Reasons:
             return f"waits: it needs {gpus(least)}; pods that are about to end still hold {self._world.leaving}"
         rigid = sum(self._world.rigid.values())
         return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
+
+    def _left_by(self, bound: Bound, job: Job) -> str:
+        """Returns what a bound leaves to a job, in words."""
+        if not bound.per_node:
+            return f"{bound.name} leaves {bound.gpus}"
+        asked = job.scheduling[-1:] if bound.above else job.scheduling
+        matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * bound.above
+        whose = self._whose(bound)
+        if bound.gpus:
+            beside = ", with what is guaranteed" if bound.above else ""
+            return f"the machines that match {matched} leave {bound.gpus}{beside}{whose if bound.holders else ''}"
+        if bound.per_node > 1:
+            return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"
+        return f"no {'free ' if bound.taken else ''}machine matches {matched}{whose}"
+
+    def _whose(self, bound: Bound) -> str:
+        """Returns who else holds the machines of a bound, in words."""
+        held = [
+            (f"{name} (project {self._accounts[name].project})" if name in self._accounts else name, count)
+            for name, count in bound.holders[:SHOWN]
+        ]
+        rest = bound.taken - sum(count for _, count in held)
+        held += [("others", rest)] if rest > 0 else []
+        if not held:
+            return ""
+        (who, count), *more = held
+        hold = "hold" if who == "others" else "holds"
+        return "".join((f": {who} {hold} {gpus(count)} there", *(f", {other} {less}" for other, less in more)))
 
 
 def _capacity(world: World, plan: Plan | None) -> str:
@@ -183,21 +224,6 @@ def _not_elastic(world: World) -> str:
     return f", and others than elastic jobs have {sum(world.rigid.values())} of them ({projects} {_listed(names)})"
 
 
-def _left_by(bound: Bound, job: Job) -> str:
-    """Returns what a bound leaves to a job, in words."""
-    if not bound.per_node:
-        return f"{bound.name} leaves {bound.gpus}"
-    asked = job.scheduling[-1:] if bound.above else job.scheduling
-    matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * bound.above
-    if bound.gpus:
-        beside = ", with what is guaranteed" if bound.above else ""
-        return f"the machines that match {matched} leave {bound.gpus}{beside}"
-    whose = f": others hold {gpus(bound.taken)} there" if bound.taken else ""
-    if bound.per_node > 1:
-        return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"
-    return f"no {'free ' if bound.taken else ''}machine matches {matched}{whose}"
-
-
 def gpus(count: int) -> str:
     """Returns a number of GPUs in words."""
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
@@ -212,8 +238,8 @@ def _still_held(late: Sequence[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
 
 
 def _clock(moment: float) -> str:

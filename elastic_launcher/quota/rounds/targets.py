@@ -15,7 +15,7 @@ from elastic_launcher.quota.allocation.candidates import candidate
 from elastic_launcher.quota.allocation.division import divide
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Project, Projects
-from elastic_launcher.quota.rounds.demands import Portions, demands_of, own_share, portions_of
+from elastic_launcher.quota.rounds.demands import Portions, demands_of, demands_without_movable, own_share, portions_of
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, World
@@ -32,7 +32,7 @@ class Targets:
         gpus: By the job's id.
         shares: The fair share of each project, with all projects below it.
         demands: What each project's own jobs and pods ask for.
-        entitled: What each project may have within its guarantee: of what it asks for, at most its share.
+        entitled: What each project may have within its guarantee: of what is left to it now, at most its share.
         owed: Projects that get their guarantee only because jobs change again that have just changed.
     """
 
@@ -51,20 +51,22 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
     """
     portions = portions_of(world.bounds, world.rigid, projects, members)
-    demands = demands_of(world.rigid, members, portions)
+    demands = demands_without_movable(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
-        for name, asked in demands.items()
+        for name, asked in demands_of(world.rigid, members, portions).items()
     }
     best = _Plan(world, projects, members, portions, now)
     gpus = best.made(shares)
     made, owed = gpus, frozenset[str]()
     cost = _lacking(best, entitled), 0
+    tried: Sequence[Member] = members
     for _ in range(LIFTS):
-        if not any(cost):
+        lifted = _lifted(world, members, entitled, made) if any(cost) else tried
+        if lifted == tried:
             break
-        other = _Plan(world, projects, _lifted(world, members, entitled, made), portions, now)
+        other, tried = _Plan(world, projects, lifted, portions, now), lifted
         made = other.made(shares)
         found = _lacking(other, entitled), _needless(other, members, entitled, made)
         if found < cost:
@@ -134,6 +136,7 @@ class _Plan:
     ) -> None:
         self.room = Room(projects, world.capacity)
         self._capacity = world.capacity
+        self._rigid = world.rigid
         self._projects = projects
         self._members = members
         self._portions = portions
@@ -182,6 +185,8 @@ class _Plan:
         for member in self._members:  # what a project can't use of its share serves a job that waits
             if member.project.weight > 0 and self._serve(member):
                 self._add(member)
+        for name, gpus in self._lent(lending).items():
+            self._reserve(name, gpus)
         for name in sorted(lending, key=self._over_quota):
             self._reserve(name, self.room.within(name))
         for of_project in self._groups.values():
@@ -196,6 +201,22 @@ class _Plan:
     def _within(self, member: Member) -> int:
         """Returns how many more GPUs a job may have by the limits and bounds above it."""
         return self.room.within(member.project.name, member.bounds)
+
+    def _lent(self, names: Sequence[str]) -> dict[str, int]:
+        """Returns how many more GPUs each of the projects gets where what others can't use is shared fairly."""
+        if not self.room.left or len(names) < 2:
+            return {}
+        has = {name: self.room.own(name) for name in sorted({*self._groups, *self._rigid})}
+        asked = has | {name: has[name] + self._usable(name) for name in names}
+        shares = fair_share(self._capacity, self._projects.claims(asked, has))
+        return {name: own_share(self._projects, shares, name) - has[name] for name in names}
+
+    def _usable(self, name: str) -> int:
+        """Returns how many more GPUs a project's jobs that have their minimum could use, each without the others."""
+        return sum(
+            group.usable(group.gpus + max(0, self.room.within(name, group.bounds))) - group.gpus
+            for group in self._groups[name].values()
+        )
 
     def _over_quota(self, name: str) -> tuple[int, int, str]:
         """Sorts the projects as they get what others can't use: by priority, then by what they have over quota."""

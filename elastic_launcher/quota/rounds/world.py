@@ -28,7 +28,9 @@ class Bound:
             enforcer's number is taken off already; what the jobs hold themselves is not.
         per_node: Where machines bound the jobs: of how many GPUs their nodes have multiples. 0 for another enforcer.
         taken: GPUs of these machines that all others hold.
+        holders: What jobs hold of that which can use other machines too, by their ids, the most first.
         above: Whether these are the machines of nodes above the guarantee; then what is guaranteed is part of ``gpus``.
+        movable: How many more ``gpus`` were without the jobs that hold some of the machines and can use others too.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Bound:
     per_node: int = 0
     taken: int = 0
     above: bool = False
+    movable: int = 0
+    holders: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

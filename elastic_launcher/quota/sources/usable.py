@@ -10,8 +10,8 @@ that can use no other machines. Where the nodes above a job's guarantee have mac
 leave and what their projects are guaranteed.
 
 Invariants: a job is bound by what its machines have, less what pods hold there that are not elastic, in whole nodes;
-what jobs hold on machines that they could not use any more counts for them as long as they do; with jobs that can all
-use all machines, there is no bound but that of whole nodes.
+what jobs hold on machines that they could not use any more counts for them as long as they do, and for no others; with
+jobs that can all use all machines, there is no bound but that of whole nodes.
 """
 
 from __future__ import annotations
@@ -80,14 +80,17 @@ def bounds_by_machines(
     """
     machines = _Machines(stock, jobs, usable)
     whole = machines.mask(every)
+    stray = machines.elsewhere(whole, frozenset(name for name, found in usable.items() if not found))
     bounds = []
     for mask in _unions(machines.masks):
-        union = machines.union(mask)
+        union, holders = machines.union(mask), machines.holders(mask)
         for per_node, those in union.jobs():
             gpus = union.left(per_node)
-            if mask != whole or gpus < union.left(1):
+            if mask != whole or gpus < union.left(1) or stray:
+                movable = union.left(per_node, emptied=True) - gpus
                 gpus += machines.elsewhere(mask, those) + spare
-                bounds.append(Bound(f"machines {mask:x}, {per_node} GPUs a node", those, gpus, per_node, union.taken))
+                name = f"machines {mask:x}, {per_node} GPUs a node"
+                bounds.append(Bound(name, those, gpus, per_node, union.taken, movable=movable, holders=holders))
     masks = {name: machines.mask(one.machines) for name, one in above.items()}
     for mask in sorted(set(masks.values())):
         inside = machines.union(mask).all_jobs
@@ -95,10 +98,12 @@ def bounds_by_machines(
         if others:
             union = machines.union(mask, others)
             guaranteed = sum({above[name].project: above[name].guaranteed for name in others}.values())
-            gpus = union.left(1) + machines.elsewhere(mask, inside) + spare
+            gpus = union.left(1)
+            movable = union.left(1, emptied=True) - gpus
+            gpus += machines.elsewhere(mask, inside) + spare
             gpus += max(guaranteed, machines.elsewhere(mask, others))
             name = f"machines {mask:x}, above the guarantee"
-            bounds.append(Bound(name, inside | others, gpus, 1, union.taken, above=True))
+            bounds.append(Bound(name, inside | others, gpus, 1, union.taken, above=True, movable=movable))
     return bounds
 
 
@@ -123,11 +128,13 @@ class _Union:
     Attributes:
         inside: The ids of these jobs, by the GPUs of a node.
         free: What each machine leaves to them.
+        emptied: What it would leave to them without the jobs that can use others too.
         taken: What all others hold there.
     """
 
     inside: Sequence[tuple[int, Sequence[str]]]
     free: Sequence[int]
+    emptied: Sequence[int]
     taken: int
 
     def jobs(self) -> Iterator[tuple[int, frozenset[str]]]:
@@ -144,9 +151,9 @@ class _Union:
         """All of the jobs."""
         return frozenset(name for _, names in self.inside for name in names)
 
-    def left(self, per_node: int) -> int:
-        """Returns what the machines leave to these jobs, in whole nodes."""
-        return sum(free // per_node * per_node for free in self.free)
+    def left(self, per_node: int, *, emptied: bool = False) -> int:
+        """Returns what the machines leave to these jobs, in whole nodes: now, or without jobs that can use others."""
+        return sum(free // per_node * per_node for free in (self.emptied if emptied else self.free))
 
 
 class _Machines:
@@ -159,12 +166,15 @@ class _Machines:
         known: dict[frozenset[str], int] = {}
         self._alike: dict[tuple[int, int], list[str]] = {}  # jobs by their machines, and by the GPUs of their nodes
         self._held: dict[int, dict[str, int]] = {}  # by the machines that the jobs can use, and where it is
+        self._on: dict[str, list[tuple[str, int, int]]] = {}  # jobs with their machines and GPUs, by where these are
         for job in jobs:
             mask = known.setdefault(usable[job.id], -1)
             if mask < 0:
                 mask = known[usable[job.id]] = self.mask(usable[job.id])
             self._alike.setdefault((mask, job.per_node), []).append(job.id)
             _add(self._held.setdefault(mask, {}), stock.held.get(job.id, {}))
+            for name, gpus in stock.held.get(job.id, {}).items():
+                self._on.setdefault(name, []).append((job.id, mask, gpus))
         self._all_held: dict[str, int] = {}
         for held in self._held.values():
             _add(self._all_held, held)
@@ -186,14 +196,24 @@ class _Machines:
                 _add(own, held)
         for job in also:
             _add(own, self._stock.held.get(job, {}))
-        free, taken = [], 0
+        free, emptied, taken = [], [], 0
         for name in self._of(mask):
-            there = self._stock.gpus[name]
-            foreign = self._stock.others.get(name, 0) + self._all_held.get(name, 0) - own.get(name, 0)
+            there, rigid = self._stock.gpus[name], self._stock.others.get(name, 0)
+            foreign = rigid + self._all_held.get(name, 0) - own.get(name, 0)
             free.append(max(0, there - foreign))
+            emptied.append(max(0, there - rigid))
             taken += min(there, foreign)
         inside = [(per_node, names) for (other, per_node), names in self._alike.items() if _is_within(other, mask)]
-        return _Union(inside, free, taken)
+        return _Union(inside, free, emptied, taken)
+
+    def holders(self, mask: int) -> tuple[tuple[str, int], ...]:
+        """Returns what jobs hold on machines that can use others too, the most first."""
+        found: dict[str, int] = {}
+        for name in self._of(mask):
+            for job, own, gpus in self._on.get(name, ()):
+                if not _is_within(own, mask):
+                    _add(found, {job: gpus})
+        return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     def elsewhere(self, mask: int, jobs: frozenset[str]) -> int:
         """Returns what jobs hold on other machines."""
