@@ -128,30 +128,37 @@ def start_missing(state: State, now: float) -> Decision:
 
 
 def move_within(state: State, now: float) -> Decision:
-    """Dismisses nodes over quota that wait for a place while nodes within the guarantee are missing: those come next.
+    """Dismisses nodes of one kind that wait for a place while those of the other kind are missing: these come next.
 
     A node that has a place stays what it is.
     """
-    missing = _within_missing(state)
-    if missing is None or state.target is None or state.gave_up:
+    if state.target is None or state.target.within is None or state.gave_up:
         return state, ()
-    missing -= max(0, state.target.nodes - state.nodes.staying)  # these are started anyway
-    waiting = [one for one in state.in_phase(Phase.STARTING) if one.over_quota and one.unplaced and not one.leave]
+    count = state.target.within - _within(state) - max(0, state.target.nodes - state.nodes.staying)
+    over_quota = count > 0  # those that are missing, beyond what is started anyway
+    if not over_quota:
+        count = sum(not one.over_quota for one in state.staying()) - state.target.within
+    waiting = [
+        one
+        for one in state.in_phase(Phase.STARTING)
+        if one.over_quota == over_quota and one.unplaced and not one.leave
+    ]
     decision: Decision = (state, ())
-    for node in waiting[-missing:] if missing > 0 else ():
+    for node in waiting[-count:] if count > 0 else ():
         decision = then(decision, dismiss, node, "hint", now)
     return decision
 
 
 def _within_missing(state: State) -> int | None:
-    """Returns how many nodes within the guarantee are missing; None where nodes are all of one kind.
-
-    One whose processes are not gone yet still counts.
-    """
+    """Returns how many nodes within the guarantee are missing; None where nodes are all of one kind."""
     if state.target is None or state.target.within is None:
         return None
-    there = (one for one in state.nodes.values() if one.phase is not Phase.GONE)
-    return max(0, state.target.within - sum(not one.over_quota for one in there))
+    return max(0, state.target.within - _within(state))
+
+
+def _within(state: State) -> int:
+    """Returns how many nodes are within the guarantee; one whose processes are not gone yet still counts."""
+    return sum(not one.over_quota for one in state.nodes.values() if one.phase is not Phase.GONE)
 
 
 def _cause(state: State, place: int) -> str:

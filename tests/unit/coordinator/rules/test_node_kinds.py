@@ -110,6 +110,25 @@ def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_
     assert len([one for one in job.look() if isinstance(one, StartNode)]) == 3
 
 
+def test_a_node_within_the_guarantee_that_waits_for_a_place_gives_way_where_the_guarantee_has_fallen() -> None:
+    job = trained(2, within=2)
+    job.target(4, within=4)
+    for node in (3, 4):
+        job.feed(NodeStands(job.now, node, WHY, unplaced=True))
+    job.target(4, within=3)
+    for _ in range(3):
+        job.tick(1)
+    assert job.killed == [4]
+    job.node_exited(4)
+    assert kinds(job)[5] == "over quota"
+    job.target(4, within=1)
+    assert job.killed == [4, 3], "those that have a place stay"
+    job.node_exited(3)
+    assert kinds(job)[6] == "over quota"
+    job.tick(1)
+    assert job.killed == [4, 3]
+
+
 @pytest.mark.parametrize("waits", ["", "its machine pulls the image"])
 def test_a_node_over_quota_that_has_a_place_does_not_give_way(waits: str) -> None:
     job = trained(1, within=1)
