@@ -38,6 +38,7 @@ KINDS = (
     "log",
     "step_redone",
     "batch_changed",
+    "micro_batch_lowered",
     "straggler",
     "silent",
     "checkpoint_saved",

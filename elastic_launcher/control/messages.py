@@ -215,6 +215,24 @@ class BatchChanged(Message, frozen=True):
     reason: str = ""
 
 
+class MicroBatchLowered(Message, frozen=True):
+    """Report: a micro-batch did not fit into memory, and this member's are smaller from now on.
+
+    Attributes:
+        step: The step in which that was; of a rehearsal, the one that was rehearsed.
+        device: The kind of the member's device. Members with the same kind that join later begin with ``new``.
+        old: Samples of the micro-batch that did not fit.
+        new: Most samples from now on.
+        leaves: Whether the member's process ends for it, to be replaced.
+    """
+
+    step: int
+    device: str
+    old: int
+    new: int
+    leaves: bool = False
+
+
 class Saved(Message, frozen=True):
     """Report: a checkpoint is there, of so many bytes; the training waited ``held_seconds`` for it."""
 
@@ -303,6 +321,7 @@ Report = (
     | StepFailed
     | StepRedone
     | BatchChanged
+    | MicroBatchLowered
     | Saved
     | SaveFailed
     | Halted

@@ -28,6 +28,7 @@ class Standing(Struct, frozen=True):
         store: ``host:port`` of the store in which groups meet.
         checkpoint: The folder of the checkpoint that the job resumes from; "" for a new job.
         expected_world_size: How many ranks there will be when all wanted nodes have come.
+        micro_batch_limits: By the kind of device, most samples of a micro-batch that fit where one did not.
         heartbeat_interval: Seconds within which the member is to ask for orders again.
     """
 
@@ -41,6 +42,7 @@ class Standing(Struct, frozen=True):
     checkpoint: str = ""
     expected_world_size: int = 1
     least_world_size: int = 0
+    micro_batch_limits: Mapping[str, int] = {}
     heartbeat_interval: float = 2.0
 
 

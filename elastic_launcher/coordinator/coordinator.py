@@ -38,6 +38,7 @@ from elastic_launcher.coordinator.model.actions import (
 )
 from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.coordinator.model.event_replay import LastHint
+from elastic_launcher.coordinator.model.micro_batch_record import MicroBatchRecord
 from elastic_launcher.coordinator.model.observations import (
     Interrupted,
     Observation,
@@ -91,6 +92,7 @@ class Coordinator:
         takeover: The nodes that an earlier launcher has left running; None if there are none.
         last_hint: The hint that it follows while no hint can be read; None for a new job.
         batches: The changes of the global batch that the events so far have recorded.
+        micro_batches: Where micro-batches were too large for memory, by the events so far.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
         began: When the launch began, by ``monotonic``; now, if None.
@@ -116,6 +118,7 @@ class Coordinator:
         takeover: Takeover | None = None,
         last_hint: LastHint | None = None,
         batches: BatchRecord = BatchRecord(),  # noqa: B008 - frozen
+        micro_batches: MicroBatchRecord = MicroBatchRecord(),  # noqa: B008 - frozen
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         began: float | None = None,
@@ -148,7 +151,8 @@ class Coordinator:
             last_hint,
             home.tells_kinds,
         )
-        self._state = replace(origin.first_state(config, self._store.address), batches=batches)
+        first = origin.first_state(config, self._store.address)
+        self._state = replace(first, batches=batches, micro_batches=micro_batches)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
         self._observations: deque[Observation] = deque()
@@ -245,9 +249,9 @@ class Coordinator:
         if left is None:
             waits = self._state.rules.waits
             self._resume_search.origin = replace(await self._driver.call(takeover.resume), waits=waits)
-            batches = self._state.batches
+            before = self._state
             first = self._resume_search.origin.first_state(self._config, self._store.address)
-            self._state = replace(first, batches=batches)
+            self._state = replace(first, batches=before.batches, micro_batches=before.micro_batches)
             return False
         self._driver.adopt(await self._driver.call(takeover.nodes.take))
         found = takeover.take_over(left, self._state, self._monotonic())

@@ -19,6 +19,7 @@ from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.model.actions import Finish
 from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.coordinator.model.event_replay import earlier_wait, last_hint, past_after, run_of
+from elastic_launcher.coordinator.model.micro_batch_record import MicroBatchRecord
 from elastic_launcher.coordinator.resume.orphans import Takeover
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
 from elastic_launcher.coordinator.resume.resume_search import CannotRestart
@@ -141,6 +142,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
             began=began,
             takeover=takeover,
             batches=BatchRecord.of(so_far),
+            micro_batches=MicroBatchRecord.of(so_far),
             last_hint=last_hint(
                 so_far, config.nproc_per_node, resumes=origin is not None and origin.manifest is not None
             ),

@@ -56,6 +56,11 @@ def describe(event: Event) -> str | None:
             )
         case "batch_changed":
             return _batch(event)
+        case "micro_batch_lowered":
+            return (
+                f"a micro-batch of {plural(get('old') or 0, 'sample')} did not fit into memory ({get('device')}, node "
+                f"{get('node')}): at most {number(get('new'))} there from now on"
+            )
         case "straggler":
             who = f"rank {get('rank')} (node {get('node')})"
             if get("over"):

@@ -8,6 +8,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
 from elastic_launcher.torch.step.learning_rate import gain_now, mean_factor, statistical_epochs
 from elastic_launcher.torch.step.loop import StepLoop
+from elastic_launcher.torch.step.memory import take_known_limit
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
 
@@ -51,6 +53,7 @@ class Job:
         session.move_to(session.position.at(standing.phase, standing.epoch))
         session.sums.known = dict(standing.sums)
         session.least_world_size = standing.least_world_size
+        take_known_limit(session)
 
     # -- the job's progress
 
@@ -274,6 +277,15 @@ class Job:
                 )
             only = [p for group in optimizer.param_groups for p in group["params"]]
         self._engine.backward(loss, number, only=only, owner=owner, retain_graph=retain_graph)
+
+    def micro_batch(self) -> AbstractContextManager[None]:
+        """Returns a context for a micro-batch's forward pass, loss and `backward`, in which an out-of-memory error is
+        taken: the step is done again with smaller micro-batches, and nothing after the block takes effect until then.
+
+        An out-of-memory error in `backward` alone is taken without it. Elsewhere it ends the process, and one with
+        smaller micro-batches takes its place.
+        """
+        return self._engine.redone_smaller()
 
     def evaluate(self, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
         """Sums ``fn`` over a data set, which all ranks share; each sample is counted once.

@@ -9,12 +9,20 @@ import sys
 import traceback
 from types import TracebackType
 
+import torch
+
 from elastic_launcher.control.messages import Ended, Failed
 from elastic_launcher.host.output import give_up_unflushable
 from elastic_launcher.torch.data.worker_pool import WorkerKilled
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.step.loop import StepLoop
+from elastic_launcher.torch.step.memory import ADVICE, lower_limit
+
+OUTGROWN = (
+    "a micro-batch was too large for memory outside of job.backward, where the step can't be done again in this "
+    "process; another one with smaller ones takes its place. Put the forward pass into `with job.micro_batch():`"
+)
 
 
 def watch_script_end(session: Session, steps: StepLoop) -> None:
@@ -25,11 +33,24 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
     def report(error: BaseException) -> None:
         if isinstance(error, WorkerKilled) and session.member is not None:
             leave(str(error))  # as if this process had been killed, and not its script's failure
+        if isinstance(error, torch.OutOfMemoryError) and not session.dying:
+            come_back_smaller(error)
         if not session.dying and not isinstance(error, KeyboardInterrupt):
             lines = "".join(traceback.format_exception(error))
-            message = f"{type(error).__name__}: {error}"
+            notes = getattr(error, "__notes__", ()) if isinstance(error, torch.OutOfMemoryError) else ()
+            message = "; ".join([f"{type(error).__name__}: {error}", *notes])
             session.report(Failed(message, lines, session.position.step))
         session.dying = True
+
+    def come_back_smaller(error: torch.OutOfMemoryError) -> None:
+        micro = steps.left_at.micro_batch_of(error) if steps.left_at is not None else None
+        if micro is None or session.member is None:
+            return
+        if lower_limit(session, micro, leaves=True):
+            session.member.reports.flush()
+            leave(OUTGROWN)
+        if ADVICE not in getattr(error, "__notes__", ()):
+            error.add_note(ADVICE)
 
     def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:

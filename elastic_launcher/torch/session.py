@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 LEAVE_OUT = (
-    "to leave a micro-batch out (a loss that is not finite, an out-of-memory error), call job.backward(None, weight=0) "
+    "to leave a micro-batch out (a loss that is not finite, say), call job.backward(None, weight=0) "
     "in the place of its job.backward, and go on to optimizer.step()"
 )
 
@@ -99,6 +99,7 @@ class Session:
         norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
         looked_at: After how many registrations of modules.
         noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
+        known_limit: The largest micro-batch that fits into this rank's memory, where one did not; None otherwise.
         autoscaling: The adaptive batch; None where the global batch is fixed.
     """
 
@@ -136,6 +137,7 @@ class Session:
     norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
     looked_at: int = 0
     noise: NoiseMeter | None = None
+    known_limit: int | None = None
     autoscaling: Autoscaling | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
@@ -243,9 +245,21 @@ class Session:
 
     @property
     def max_micro_batch(self) -> int:
-        """Most samples of a micro-batch in training."""
+        """Most samples of this rank's micro-batches in training; other ranks may have another limit."""
+        return self._asked_micro_batch if self.known_limit is None else min(self._asked_micro_batch, self.known_limit)
+
+    @property
+    def _asked_micro_batch(self) -> int:
+        """Most samples of a micro-batch by the script and the bounds of the adaptive batch, the same on all ranks."""
         most = self.max_batch_per_gpu
         return most if self.autoscaling is None else min(most, self.autoscaling.bounds.max_micro_batch)
+
+    @property
+    def least_micro_batch(self) -> int:
+        """How small this rank's largest micro-batch may become: with 3, a share is never divided into single samples,
+        which batch norm can't take.
+        """
+        return 1 if self.normalizes is None else min(3, self._asked_micro_batch)
 
     def share(self, count: int, division: Division) -> Share:
         """Returns a rank's part of a step of so many samples, by its division.

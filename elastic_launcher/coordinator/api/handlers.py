@@ -75,6 +75,7 @@ class JobHandlers:
             checkpoint=str(self.job.checkpoint or ""),
             expected_world_size=self._expected_world_size(),
             least_world_size=self.config.min_nodes * self.config.nproc_per_node,
+            micro_batch_limits=state.micro_batches.limits,
             heartbeat_interval=HEARTBEAT_SECONDS,
         )
 

@@ -99,6 +99,7 @@ class Member:
         borne: What its script failed with, where that cost its node only; empty if it has not.
         place: Rank and world size that torchrun gave it, where the script does not use our library.
         wait: Which of its waits for admission it reported last.
+        outgrown: Whether its process ends since its micro-batches were too large: the next one's are smaller.
     """
 
     number: int
@@ -118,6 +119,7 @@ class Member:
     exit: Exit | None = None
     place: tuple[int, int] | None = None
     wait: int = 0
+    outgrown: bool = False
 
     @property
     def gave_up(self) -> bool:

@@ -13,6 +13,7 @@ from elastic_launcher.control.messages import Active, Progress, Saved
 from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
 from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping, Verdict
+from elastic_launcher.coordinator.model.micro_batch_record import MicroBatchRecord
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
@@ -206,6 +207,7 @@ class State:
         samples: Samples trained on.
         redone: The last step that is known to have been done again.
         batches: The recorded changes of the global batch.
+        micro_batches: Where micro-batches were too large for memory.
         progress: The last report of rank 0.
         logged: The values of ``job.log`` that count.
     """
@@ -254,6 +256,7 @@ class State:
     samples: int | None = None
     redone: int | None = None
     batches: BatchRecord = BatchRecord()
+    micro_batches: MicroBatchRecord = MicroBatchRecord()
     progress: Progress | None = None
     logged: Logged = field(default_factory=Logged)
 
@@ -270,6 +273,7 @@ class State:
             formations=self.formations,
             logged=self.logged,
             batches=self.batches.at_restart(first.step),
+            micro_batches=self.micro_batches,
             borne=self.borne,
             taken=self.taken.at_most(first.step),
             start_not_before=self.start_not_before if self.taken.times > 1 else first.start_not_before,

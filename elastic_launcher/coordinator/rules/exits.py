@@ -106,7 +106,8 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
     if member.failure is None and (member.exit.signal is not None or member.exit.code is None):
         return lose_node(state, member, now)
     if member.gave_up:
-        return lose_node(state, member, now, "left by itself, as its log says,")
+        fact = "ran out of memory" if member.outgrown else "left by itself, as its log says,"
+        return lose_node(state, member, now, fact)
     if not member.exit.clean:
         return _fail_by_exit(state, member, now)
     if all(one.exit is not None for one in siblings(state, member)):

@@ -183,7 +183,7 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
     node = state.nodes[number]
     if node.phase in (Phase.ENDING, Phase.GONE):
         return state, ()
-    failures = state.failures + 1
+    failures = state.failures + (not any(state.members[member].outgrown for member in node.members))
     actions: list[Action] = [KillNode(number), emit(state, "node_failed", node=number, message=message)]
     state = replace(
         state.with_node(number, phase=Phase.ENDING, since=now, leave="failed"),

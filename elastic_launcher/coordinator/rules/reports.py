@@ -13,6 +13,7 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control import messages
 from elastic_launcher.coordinator.model.actions import Order
 from elastic_launcher.coordinator.model.observations import MemberJoined, MemberReported
+from elastic_launcher.coordinator.model.restart_budget import RestartBudget
 from elastic_launcher.coordinator.model.roster import Member, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import (
@@ -156,6 +157,16 @@ def _batch_changed(state: State, member: Member, report: messages.BatchChanged, 
     return replace(state, batches=record), tuple(emit(state, "batch_changed", **fields) for fields in events)
 
 
+def _micro_batch_lowered(state: State, member: Member, report: messages.MicroBatchLowered, now: float) -> Decision:
+    record, fields = state.micro_batches.take(member.number, report)
+    if fields is None:
+        return state, ()
+    state = replace(state, micro_batches=record).with_member(member.number, outgrown=report.leaves)
+    # This does not count as a failure: the micro-batches get smaller each time, which comes to an end.
+    state = replace(state, restart_budget=RestartBudget(), losses=0, failures=0, broke=0)
+    return state, (emit(state, "micro_batch_lowered", node=member.node, member=member.number, **fields),)
+
+
 def _saved(state: State, member: Member, report: messages.Saved, now: float) -> Decision:
     state = replace(state, saved=report, step=max(state.step, report.step))
     return state, (emit(state, "checkpoint_saved", **asdict(report)),)
@@ -253,6 +264,7 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     messages.StepFailed: _step_failed,
     messages.StepRedone: _step_redone,
     messages.BatchChanged: _batch_changed,
+    messages.MicroBatchLowered: _micro_batch_lowered,
     messages.Saved: _saved,
     messages.SaveFailed: _save_failed,
     messages.Halted: _halted,

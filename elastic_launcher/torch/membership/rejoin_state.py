@@ -18,13 +18,14 @@ from elastic_launcher.control.messages import (
     Form,
     Halted,
     Left,
+    MicroBatchLowered,
     PhaseStarted,
     Report,
     StepFailed,
     Warm,
 )
 
-STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, PhaseStarted, Ended, BatchChanged)
+STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, PhaseStarted, Ended, BatchChanged, MicroBatchLowered)
 """Reports that hold until the next of their kind."""
 
 

@@ -26,6 +26,7 @@ from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.step.autoscale import propose
+from elastic_launcher.torch.step.memory import ADVICE, free_memory, lower_limit
 from elastic_launcher.torch.step.prepare import check_replaced
 
 
@@ -87,7 +88,10 @@ class Backward:
         if micro.rehearsal:
             micro.owners.append(owner)
             if loss is not None and loss.requires_grad:
-                session.reducer.rehearse(loss, call, only, owner)
+                try:
+                    session.reducer.rehearse(loss, call, only, owner)
+                except torch.OutOfMemoryError as error:
+                    self.redo_smaller(error, loss)
             return
         if call and micro.last and call == session.position.calls:
             session.hold()
@@ -101,6 +105,38 @@ class Backward:
             if micro.last and session.member is not None and not self._resizer.joining:
                 # here, since what follows in the script may sum over ranks too
                 self._find_back(error, call, only, micro)
+        except torch.OutOfMemoryError as error:
+            if not micro.broke:
+                raise  # not in its backward pass: peers may be waiting, or the optimizer may have stepped
+            self.redo_smaller(error, loss, only)
+
+    def redo_smaller(
+        self, error: BaseException, loss: torch.Tensor | None = None, only: list[torch.Tensor] | None = None
+    ) -> None:
+        """Has this rank do its part of the step again in smaller micro-batches: the present one is too large for its
+        memory.
+
+        Raises:
+            OutOfMemoryError: The same, if there are none, or the ranks can't do this step again.
+        """
+        session, micro = self._session, self._session.micro
+        assert micro is not None
+        call = max(0, micro.calls - bool(micro.broke))
+        alone = session.membership is None or session.membership.world_size == 1
+        reduced = not alone and (session.reducer.has_begun or (micro.last and call > session.position.calls))
+        if reduced and session.member is None:
+            error.add_note("ranks of plain torchrun can't do a step again whose gradient is being reduced")
+            raise error
+        if not lower_limit(session, micro):
+            error.add_note(ADVICE)
+            raise error
+        session.lose_gradients()
+        free_memory(session, error, loss)
+        micro.calls = max(1, micro.calls)  # as after job.backward
+        if micro.rehearsal:
+            micro.dropped = True
+        else:
+            self._redo(reduced, "a micro-batch was too large for memory", call, only, micro)
 
     def _leave_out(self, loss: torch.Tensor | None, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
         """Leaves a micro-batch out whose backward pass broke off: what that had added can't be taken back, so this
@@ -116,13 +152,17 @@ class Backward:
             raise RuntimeError(f"{micro.broke}, after another one of its micro-batch was reduced: it can't be left out")
         session.left_out.add(micro.piece)
         session.lose_gradients()
-        micro.dropped = micro.recovered = True
-        if not session.reducer.has_begun:
-            session.buffers.undo_step()
+        self._redo(session.reducer.has_begun, micro.broke, call, only, micro)
+
+    def _redo(self, reduced: bool, why: str, call: int, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
+        """Has this rank do its part of the step again, and all ranks where some of it is ``reduced``."""
+        micro.dropped = True
+        if not reduced:
+            micro.recovered = True
+            self._session.buffers.undo_step()
             return
-        error = GroupError(f"{micro.broke}, while its gradient was being reduced")
-        micro.error, micro.recovered = error, False
-        if session.member is not None:
+        micro.error = error = GroupError(f"{why}, while its gradient was being reduced")
+        if self._session.member is not None:
             self._find_back(error, call, only, micro)
 
     def _find_back(self, error: GroupError, call: int, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:

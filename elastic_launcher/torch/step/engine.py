@@ -18,6 +18,7 @@ spoiled is redone with the ranks that are left, and counts once.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Iterator
@@ -229,6 +230,18 @@ class StepEngine:
             retain_graph: As in torch.
         """
         self._backward.add(loss, weight, only, owner, retain_graph)
+
+    @contextlib.contextmanager
+    def redone_smaller(self) -> Iterator[None]:
+        """Does a micro-batch again in smaller parts that runs out of memory within (see `Job.micro_batch`)."""
+        micro = self._session.micro
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            if micro is None or micro.synced:
+                raise
+            if not micro.dropped:
+                self._backward.redo_smaller(error)
 
     def end_micro_batch(self, micro: MicroBatch) -> None:
         """Ends the work on a micro-batch.

@@ -127,7 +127,9 @@ class GoodputPolicy:
 
     def _known_bounds(self) -> Bounds:
         """Returns the bounds, with what is known of the model since it trains."""
-        return replace(self._bounds, batch_statistics=self._session.normalizes is not None)
+        session, bounds = self._session, self._bounds
+        most = max(bounds.min_micro_batch, session.max_micro_batch)
+        return replace(bounds, max_micro_batch=most, batch_statistics=session.normalizes is not None)
 
 
 def _machines(world_size: int) -> int:

@@ -12,6 +12,7 @@ from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.step.engine import StepEngine
+from elastic_launcher.torch.step.memory import LeftAt
 
 
 class StepLoop:
@@ -20,6 +21,7 @@ class StepLoop:
     def __init__(self, session: Session, engine: StepEngine) -> None:
         self._session = session
         self._engine = engine
+        self.left_at: LeftAt | None = None  # where the script left its last loop, if it did before its end
         self._left: ElasticLoader | None = None
         self._left_complete = False
         self._left_early = False
@@ -100,6 +102,7 @@ class StepLoop:
         try:
             yield batch
         except GeneratorExit:
+            self.left_at = LeftAt(micro)
             self._note_left(loader, micro)
             raise
         self._only_looks = False

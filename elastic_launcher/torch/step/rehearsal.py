@@ -21,7 +21,7 @@ from elastic_launcher.torch.session import Session
 
 def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iterator[MicroBatch]:
     """Yields the largest and the smallest micro-batch of the next step, and twice more the largest where the script's
-    calls differ.
+    calls differ; smaller ones where the largest does not fit into memory.
 
     ``micro_batch`` makes one of at most so many samples of the next step, of which nothing is kept.
 
@@ -32,14 +32,24 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     """
     member = session.member
     ranks = max(1, member.standing.expected_world_size) if member is not None else 1
-    largest = max(session.share(micro_batch(1).count, Division(0, ranks)).micro_batches)
+    count = micro_batch(1).count
     seed = rng.step_seed(session.seed, session.position.step, 0)
     _warn_of_enumerate()
 
-    def try_body(size: int) -> Generator[MicroBatch, None, list[int]]:
-        rng.seed_all(seed, session.device)
-        micro = micro_batch(size)
-        yield micro
+    def largest() -> int:
+        return max(session.share(count, Division(0, ranks)).micro_batches)
+
+    def smallest() -> int:
+        return min(SPARE_SAMPLES, session.max_micro_batch)
+
+    def try_body(size: Callable[[], int]) -> Generator[MicroBatch, None, list[int]]:
+        while True:
+            rng.seed_all(seed, session.device)
+            micro = micro_batch(size())
+            yield micro
+            if not micro.dropped:
+                break
+            session.buffers.undo_step()  # it was too large for memory
         session.buffers.check()
         session.buffers.refuse_changed(still)
         return micro.owners
@@ -47,7 +57,7 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     session.buffers.begin_step()
     still = session.buffers.still()
     first = yield from try_body(largest)
-    second = yield from try_body(SPARE_SAMPLES)
+    second = yield from try_body(smallest)
     if first != second:  # because of the samples, or of something that changes from try to try
         for _ in range(2):
             again = yield from try_body(largest)

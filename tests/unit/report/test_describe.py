@@ -81,6 +81,10 @@ SAID = [
         "the global batch is 32 samples from step 12 on, after 64",
     ),
     (
+        Event("micro_batch_lowered", 0, 1, {"step": 12, "node": 3, "device": "NVIDIA T4", "old": 64, "new": 32}),
+        "a micro-batch of 64 samples did not fit into memory (NVIDIA T4, node 3): at most 32 there from now on",
+    ),
+    (
         Event("straggler", 0, 1, {"rank": 2, "node": 3, "factor": 2.5, "step_seconds": 0.4, "over": False}),
         "rank 2 (node 3) is 2.5 times slower than the others (400 ms a step): all wait for it",
     ),

@@ -19,6 +19,7 @@ from elastic_launcher.control.messages import (
     Form,
     Left,
     Message,
+    MicroBatchLowered,
     PhaseStarted,
     Saved,
     StepFailed,
@@ -390,6 +391,16 @@ def test_a_change_of_the_batch_is_recorded_once_whichever_coordinator_hears_of_i
     assert job.events("batch_changed") == [fields]
     job.report(1, changed)
     assert job.events("batch_changed") == [fields]
+
+
+def test_a_smaller_micro_batch_is_recorded_once_whichever_coordinator_hears_of_it() -> None:
+    lowered = MicroBatchLowered(5, "T4", 8, 4)
+    job = taken(leftovers({1: member(SECOND, reports=(lowered,)), 2: member(SECOND)}))
+    fields = {"node": 1, "member": 1, "step": 5, "device": "T4", "old": 8, "new": 4}
+    assert job.events("micro_batch_lowered") == [fields]
+    job.report(1, lowered)
+    assert job.events("micro_batch_lowered") == [fields]
+    assert job.state.micro_batches.limits == {"T4": 4}
 
 
 def test_a_job_in_a_later_phase_goes_on_there_with_what_sums_came_to() -> None:

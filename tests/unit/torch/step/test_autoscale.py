@@ -19,6 +19,7 @@ from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
+from tests.support.scripts.memory_train import Narrow
 from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
@@ -65,8 +66,9 @@ def adaptive_job(
     return job, model, optimizer, loader, policy
 
 
+@pytest.mark.parametrize("fits", [MICRO, 2, 1])  # in the memory of the rank that decides
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int) -> None:
+def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int, fits: int) -> None:
     plain, plain_optimizer = model_and_optimizer()
     rates = [group["lr"] for group in plain_optimizer.param_groups]
     expected = []
@@ -86,7 +88,8 @@ def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int) ->
         for _ in job.epochs(EPOCHS):
             for x, y in loader:
                 optimizer.zero_grad()
-                job.backward(functional.cross_entropy(model(x), y))
+                y_of_x = Narrow.apply(model(x), fits if group.rank == 0 else SAMPLES, "backward")
+                job.backward(functional.cross_entropy(y_of_x, y))
                 optimizer.step()
                 assert [one["lr"] for one in optimizer.param_groups] == rates
                 if job.sync_gradients:

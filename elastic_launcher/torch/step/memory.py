@@ -1,0 +1,85 @@
+"""Lowers this rank's largest micro-batch after an out-of-memory error.
+
+A rank's samples of a step don't depend on how it divides them into micro-batches, so ranks need not agree on that. The
+step is done again with smaller ones, and its gradient is the same up to rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import traceback
+from types import CodeType
+
+import torch
+
+from elastic_launcher.control.messages import MicroBatchLowered
+from elastic_launcher.torch.data.micro_batches import MicroBatch
+from elastic_launcher.torch.membership.connection import complain
+from elastic_launcher.torch.session import Session
+
+ADVICE = (
+    "the smallest micro-batch does not fit into the memory of this rank's device. Use a device with more memory, a "
+    "smaller model, a lower precision or activation checkpointing"
+)
+
+
+def device_kind(device: torch.device) -> str:
+    """Returns the kind of a device, by which limits hold for those that join later."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def take_known_limit(session: Session) -> None:
+    """Takes over how large micro-batches may be on this kind of device, where other ranks have found that out."""
+    if session.member is not None:
+        session.known_limit = session.member.standing.micro_batch_limits.get(device_kind(session.device))
+
+
+def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) -> bool:
+    """Halves this rank's largest micro-batch, after one was too large; returns whether that is possible.
+
+    ``leaves``: this process ends, and another one takes its place.
+    """
+    size, now = micro.piece[2], session.max_micro_batch
+    smaller = max(session.least_micro_batch, size // 2)
+    if smaller >= min(size, now):
+        return False
+    session.known_limit = smaller
+    kind = device_kind(session.device)
+    session.report(MicroBatchLowered(session.position.step, kind, size, smaller, leaves))
+    complain(f"a micro-batch of {size} samples does not fit into memory ({kind}): at most {smaller} from now on")
+    return True
+
+
+def free_memory(session: Session, error: BaseException, loss: torch.Tensor | None = None) -> None:
+    """Frees what a micro-batch that broke off has left in memory, as far as the script does not hold it."""
+    traceback.clear_frames(error.__traceback__)
+    for held in (loss, getattr(loss, "elastic_unscaled", None)):
+        if isinstance(held, torch.Tensor):
+            with contextlib.suppress(RuntimeError):  # a view keeps its graph
+                held.detach_()
+    if session.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+class LeftAt:
+    """Where a script left its training loop, which may have been by an exception: made while the loop is closed."""
+
+    def __init__(self, micro: MicroBatch) -> None:
+        self._micro = micro
+        self._code: CodeType | None = None
+        self._line = 0
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
+            frame = frame.f_back  # ours, and those of a progress bar around the loader, say
+            self._code, self._line = frame.f_code, frame.f_lineno
+
+    def micro_batch_of(self, error: BaseException) -> MicroBatch | None:
+        """Returns the micro-batch in which an error left the loop; None where it did not."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is self._code and trace.tb_lineno == self._line:
+                return self._micro
+            trace = trace.tb_next
+        return None
