@@ -38,6 +38,7 @@ KINDS = (
     "log",
     "step_redone",
     "batch_changed",
+    "step_times",
     "straggler",
     "silent",
     "checkpoint_saved",

@@ -12,6 +12,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
+from elastic_launcher.torch.step.step_times import time_step
 
 
 def turn_on(
@@ -51,7 +52,7 @@ def turn_on(
     if learning_rate_rule is not None:
         rule_of(learning_rate_rule, "")  # refuses what is none
     session.measure_noise()
-    session.autoscaling = Autoscaling(data, bounds, GoodputPolicy(session, bounds), learning_rate_rule)
+    session.autoscaling = Autoscaling(data, bounds, GoodputPolicy(session), learning_rate_rule)
 
 
 def check_loop(session: Session, data: TrainingData) -> None:
@@ -118,10 +119,14 @@ def propose(session: Session) -> int:
 
 
 def note_step(session: Session, samples: int) -> None:
-    """Tells the policy that a step of so many samples is complete."""
-    if session.autoscaling is not None and session.membership is not None:
-        size = session.schedule.batch_size(session.position.step - 1)
-        session.autoscaling.policy.note_step(size, samples, session.membership.dividing)
+    """Times a step of so many samples that is complete, and tells the policy of it."""
+    autoscaling, membership = session.autoscaling, session.membership
+    if membership is None or (autoscaling is None and session.member is None):
+        return
+    size = session.schedule.batch_size(session.position.step - 1)
+    time_step(session, size, samples, membership.dividing)
+    if autoscaling is not None:
+        autoscaling.policy.note_step(size, samples, membership.dividing)
 
 
 def report_changes(session: Session) -> None:
