@@ -73,6 +73,7 @@ class GradientNoise:
         return base_batch_size * (self.variance / self.square)
 
 
+DIGITS = 5  # significant ones in documents: what a speed varies by from report to report is noise
 LEAST_IMPROVEMENT = 0.05  # of goodput, for which a batch is changed
 
 NO_NOISE = GradientNoise(0.0, 1.0)
@@ -165,6 +166,24 @@ class SizeGoodput:
     def goodput(self) -> float:
         """Samples per second, each counted as much as it is worth."""
         return self.samples_per_second * self.choice.efficiency
+
+    def document(self) -> dict[str, float]:
+        """Returns it as documents have it."""
+        found = self.choice
+        return {
+            "ranks": self.ranks,
+            "batch": found.batch_size,
+            "micro_batch": found.micro_batch,
+            "accumulation": found.accumulation,
+            "samples_per_second": _rounded(self.samples_per_second),
+            "efficiency": _rounded(found.efficiency),
+            "goodput": _rounded(self.goodput),
+            "measured": self.basis is Basis.MEASURED,
+        }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def goodput_by_size(

@@ -22,7 +22,6 @@ from elastic_launcher.adaptive.observations import Configuration, Observation, O
 
 MOST_SIZES = 32  # of a table: an adaptive batch takes 2 ms for each
 LEAST_WORTH = 1 / 3  # of itself: a GPU that adds less is hardly worth it
-DIGITS = 5  # significant ones in documents: what a speed varies by from report to report is noise
 _JOBS = 256  # whose tables are kept: a quota controller on one machine reads those of all jobs in each round
 
 
@@ -140,17 +139,3 @@ def _measured(known: StepTimes, observations: Observations, machines: int, ranks
                 found = Choice(batch, scale, micro_batches[0], len(micro_batches), batch / taken, worth)
                 return SizeGoodput(machines, ranks, found, batch / taken, Basis.MEASURED)
     return None
-
-
-def row(one: SizeGoodput) -> dict[str, Any]:
-    """Returns a size as documents have it."""
-    found = one.choice
-    rates = {"samples_per_second": one.samples_per_second, "efficiency": found.efficiency, "goodput": one.goodput}
-    return {
-        "ranks": one.ranks,
-        "batch": found.batch_size,
-        "micro_batch": found.micro_batch,
-        "accumulation": found.accumulation,
-        **{name: float(f"{value:.{DIGITS}g}") for name, value in rates.items()},
-        "measured": one.basis is Basis.MEASURED,
-    }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.hints.resolve import Demand
 from elastic_launcher.report.state import JobState, NodeState
 from elastic_launcher.report.words import duration
+
+if TYPE_CHECKING:
+    from elastic_launcher.adaptive.step_times import Table
 
 GONE = "launcher gone"
 IN_DEMAND = ("ranks", "goodput", "batch", "measured")
@@ -131,18 +134,24 @@ def _asked(state: JobState, job: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     return config, Demand({}, config["min_nodes"], config["max_nodes"], per_node, config.get("global_batch_size"))
 
 
-def goodput_by_size(state: JobState, job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the goodput on each number of ranks that a job may have; empty before its steps were timed.
+def goodput_table(state: JobState, job: Mapping[str, Any]) -> Table | None:
+    """Returns the goodput on each number of ranks that a job may have; None before its steps were timed.
 
     ``job`` is what ``job.json`` holds.
     """
     nodes = _asked(state, job)[1]
     if nodes is None or not state.step_times:
-        return []
+        return None
     from elastic_launcher.adaptive import step_times  # numpy, where there is something to compute
 
     on = step_times.sizes(nodes.min_nodes, nodes.most_nodes, nodes.nproc_per_node)
-    return [step_times.row(one) for one in step_times.table(state.step_times, on).rows]
+    return step_times.table(state.step_times, on)
+
+
+def goodput_by_size(state: JobState, job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns that table as documents have it, without what is known about it."""
+    table = goodput_table(state, job)
+    return [] if table is None else [one.document() for one in table.rows]
 
 
 def submitted(state: JobState, job: Mapping[str, Any], now: float) -> float:

@@ -12,7 +12,7 @@ from elastic_launcher.adaptive import step_times
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.goodput import Basis, SizeGoodput
 from elastic_launcher.adaptive.observations import merged
-from elastic_launcher.adaptive.step_times import MOST_SIZES, Table, row, sizes, table
+from elastic_launcher.adaptive.step_times import MOST_SIZES, Table, sizes, table
 from elastic_launcher.adaptive.throughput import ThroughputModel
 
 MODEL = ThroughputModel(0.005, 0.002, across=0.01, across_per_rank=0.003)
@@ -136,7 +136,7 @@ def test_where_nothing_is_known_beyond_all_that_is_known_is_worth_it(ranks: tupl
 
 
 def test_documents_have_numbers_and_whether_they_were_measured() -> None:
-    assert row(tabled(reported(1))[1]) == {
+    assert tabled(reported(1))[1].document() == {
         "ranks": 1,
         "batch": 64,
         "micro_batch": 64,
