@@ -96,6 +96,7 @@ class JobConfig:
     max_failures: int | None = None
     global_batch_size: int | None = None
     max_batch_per_gpu: int | None = None
+    autoscale_batch_size: int | None = None
     checkpoint_every: str | None = None
     keep_checkpoints: int = 2
     checkpoint_dir: str | None = None
@@ -125,6 +126,12 @@ class JobConfig:
                 raise ConfigError(
                     f"{option.flag} is {value:g}: it must be a number of seconds, {option.least:g} or more"
                 )
+        most, first = self.autoscale_batch_size, self.global_batch_size
+        if most is not None and first is not None and most < first:
+            raise ConfigError(
+                f"--autoscale-batch-size is {most}, below --global-batch-size, {first}, with which the training "
+                "begins: raise the one, or lower the other"
+            )
         check_work_dir(self.work_dir)
         _check_checkpoints(self.checkpoint_dir)
         if self.checkpoint_every is not None:

@@ -39,6 +39,7 @@ KINDS = (
     "step_redone",
     "batch_changed",
     "micro_batch_lowered",
+    "step_times",
     "straggler",
     "silent",
     "checkpoint_saved",

@@ -98,6 +98,7 @@ class ElasticTrain(Container):
     max_failures: int | str | None = None
     global_batch_size: int | str | None = None
     max_batch_per_gpu: int | str | None = None
+    autoscale_batch_size: int | str | None = None
     checkpoint_every: str | None = None
     keep_checkpoints: int | str | None = None
     checkpoint_dir: str | None = None

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.fit import Fit
-from elastic_launcher.adaptive.goodput import Choice, GradientNoise, choice, gain
+from elastic_launcher.adaptive.goodput import LEAST_IMPROVEMENT, Choice, GradientNoise, choice, gain
 
-LEAST_IMPROVEMENT = 0.05
 NOISE_ERROR = 1.25  # as a factor
 
 

@@ -73,6 +73,9 @@ class GradientNoise:
         return base_batch_size * (self.variance / self.square)
 
 
+DIGITS = 5  # significant ones in documents: what a speed varies by from report to report is noise
+LEAST_IMPROVEMENT = 0.05  # of goodput, for which a batch is changed
+
 NO_NOISE = GradientNoise(0.0, 1.0)
 """A larger batch gains nothing: what is assumed before the noise is known, and for a fixed batch."""
 
@@ -164,9 +167,27 @@ class SizeGoodput:
         """Samples per second, each counted as much as it is worth."""
         return self.samples_per_second * self.choice.efficiency
 
+    def document(self) -> dict[str, float]:
+        """Returns it as documents have it."""
+        found = self.choice
+        return {
+            "ranks": self.ranks,
+            "batch": found.batch_size,
+            "micro_batch": found.micro_batch,
+            "accumulation": found.accumulation,
+            "samples_per_second": _rounded(self.samples_per_second),
+            "efficiency": _rounded(found.efficiency),
+            "goodput": _rounded(self.goodput),
+            "measured": self.basis is Basis.MEASURED,
+        }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
 
 def goodput_by_size(
-    fit: Fit, noise: GradientNoise, bounds: Bounds, sizes: Iterable[tuple[int, int]]
+    fit: Fit, noise: GradientNoise, bounds: Bounds, sizes: Iterable[tuple[int, int]], used: Iterable[int] = ()
 ) -> list[SizeGoodput]:
     """Returns the goodput on several numbers of ranks, for the quota controller. For a fixed batch it is throughput.
 
@@ -175,15 +196,26 @@ def goodput_by_size(
         noise: The gradients' noise.
         bounds: Which batch sizes there are (`Bounds.fixed` for one that stays the same).
         sizes: Machines and ranks.
+        used: Batch sizes that the job has had. One that was timed on a number of ranks stands for them, where no other
+            is so much better that the job would leave it.
     """
-    return [_at_size(fit, noise, bounds, machines, ranks) for machines, ranks in sizes]
+    known = tuple(used)
+    return [_at_size(fit, noise, bounds, machines, ranks, known) for machines, ranks in sizes]
 
 
-def _at_size(fit: Fit, noise: GradientNoise, bounds: Bounds, machines: int, ranks: int) -> SizeGoodput:
+def _at_size(
+    fit: Fit, noise: GradientNoise, bounds: Bounds, machines: int, ranks: int, used: Iterable[int]
+) -> SizeGoodput:
     found = best(fit.model, noise, bounds, machines, ranks)
-    seconds = fit.measured.get(Configuration(machines, ranks, found.micro_batch, found.accumulation))
-    if seconds is not None:
-        return SizeGoodput(machines, ranks, found, found.batch_size / seconds, Basis.MEASURED)
+    others = (choice(one, fit.model, noise, bounds, machines, ranks) for one in used if bounds.contain(one, ranks))
+    close = (one for one in others if one.goodput * (1 + LEAST_IMPROVEMENT) >= found.goodput)
+    timed = [
+        SizeGoodput(machines, ranks, one, one.batch_size / seconds, Basis.MEASURED)
+        for one in (found, *close)
+        if (seconds := fit.measured.get(Configuration(machines, ranks, one.micro_batch, one.accumulation)))
+    ]
+    if timed:
+        return max(timed, key=lambda one: one.goodput)
     if ranks <= fit.most_ranks:
         return SizeGoodput(machines, ranks, found, found.samples_per_second, Basis.MODELLED)
     fewer_machines = -(-machines * fit.most_ranks // ranks)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elastic_launcher.batch import whole_number
 
@@ -151,3 +151,16 @@ def _median(times: Iterable[tuple[float, int]]) -> float:
         if below > half:
             return seconds
     raise ValueError("there are no times")
+
+
+def merged(known: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what ``step_times`` events say together: of each configuration the last times, and all batch sizes.
+
+    Args:
+        known: What those before the last one say; empty where there are none.
+        fields: Of the last one: ``times`` has the configurations that were timed since the one before.
+    """
+    times, batch = fields.get("times", ()), fields.get("batch")
+    rows = {tuple(row[: len(Configuration._fields)]): row for row in (*known.get("times", ()), *times)}
+    used = [*(one for one in known.get("used", ()) if one != batch), batch]
+    return {**fields, "times": list(rows.values())[-MOST_CONFIGURATIONS:], "used": used[-MOST_CONFIGURATIONS:]}

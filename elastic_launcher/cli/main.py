@@ -36,7 +36,10 @@ COMMANDS = {
         {"allow_interspersed_args": False},  # what follows the script is the script's
         "RunCommand",
     ),
-    "plan": Command("elastic_launcher.cli.plan:plan", "Show how an optimizer step is divided among ranks."),
+    "plan": Command(
+        "elastic_launcher.cli.plan:plan",
+        "Show how a step is divided among ranks, and what another GPU is worth to a job.",
+    ),
     "hints": Command("elastic_launcher.cli.hints:hints_app", "Check, show and edit quota hints."),
     "quota": Command("elastic_launcher.cli.quota.app:quota_app", "Divide GPUs among projects with guaranteed quotas."),
     "status": Command("elastic_launcher.cli.status:status", "Show how a job is doing, or how it ended."),

@@ -1,25 +1,42 @@
-"""``elastic-launcher plan``: how an optimizer step is divided among ranks."""
+"""``elastic-launcher plan``: how an optimizer step is divided among ranks, and what a job would do on each number."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from elastic_launcher.adaptive.goodput import Basis
+from elastic_launcher.adaptive.step_times import Table as Goodputs
 from elastic_launcher.batch import StepPlan, fewest_useful_nodes, plan_step
-from elastic_launcher.cli.job_argument import refuse
+from elastic_launcher.cli.job_argument import job_folder, refuse
+from elastic_launcher.events import EventError, read_events
+from elastic_launcher.report.state import fold
+from elastic_launcher.report.status import goodput_table
+from elastic_launcher.report.words import plural, rate
+from elastic_launcher.report.words import share as percent
+from elastic_launcher.workdir import read_document
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
 
 def plan(
-    global_batch_size: Annotated[str, typer.Option(metavar="B", help="Samples of each optimizer step.")],
-    max_batch_per_gpu: Annotated[str, typer.Option(metavar="M", help="Most samples of a micro-batch.")],
+    work_dir: Annotated[
+        Path | None,
+        typer.Argument(metavar="[WORK_DIR]", help="A job's work directory: what it would do on each number of GPUs."),
+    ] = None,
+    global_batch_size: Annotated[
+        str | None, typer.Option(metavar="B", help="Without WORK_DIR: samples of each optimizer step.")
+    ] = None,
+    max_batch_per_gpu: Annotated[
+        str | None, typer.Option(metavar="M", help="Without WORK_DIR: most samples of a micro-batch.")
+    ] = None,
     world_size: Annotated[
         str | None, typer.Option(metavar="W", help="Number of ranks; default: a row for each of many.")
     ] = None,
@@ -28,10 +45,26 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Shows the plan of one optimizer step: which rank works on which samples, in which micro-batches."""
+    """Shows how an optimizer step is divided among ranks; of a job, how fast it would be on each number of GPUs."""
+    given = {
+        "--global-batch-size": global_batch_size,
+        "--max-batch-per-gpu": max_batch_per_gpu,
+        "--world-size": world_size,
+        "--batch-norm": batch_norm or None,
+    }
+    if work_dir is not None:
+        others = [flag for flag, value in given.items() if value is not None]
+        if others:
+            refuse(
+                f"{others[0]} doesn't go with a work directory: the job's own batch is planned; leave one of both out"
+            )
+        _job(work_dir, as_json)
+        return
+    missing = [flag for flag in list(given)[:2] if given[flag] is None]
+    if missing:
+        refuse(f"{' and '.join(missing)} missing: give both batch sizes, or a job's work directory")
     try:
-        batch = _whole("--global-batch-size", global_batch_size)
-        largest = _whole("--max-batch-per-gpu", max_batch_per_gpu)
+        batch, largest = (_whole(flag, str(given[flag])) for flag in list(given)[:2])
         sizes = [_whole("--world-size", world_size)] if world_size is not None else [w for w in SIZES if w <= batch]
         plans = iter([plan_step(batch, largest, size, batch_statistics=batch_norm) for size in sizes])
     except ValueError as error:
@@ -41,6 +74,59 @@ def plan(
         typer.echo(json.dumps(documents[0] if world_size is not None else documents))
     else:
         Console(highlight=False).print(_ranks(next(plans)) if world_size is not None else _overview(plans))
+
+
+def _job(work_dir: Path, as_json: bool) -> None:
+    """Prints what a job would do on each number of GPUs that it may have."""
+    layout = job_folder(work_dir)
+    try:
+        state = fold(read_events(layout.events) if layout.events.exists() else ())
+    except (EventError, OSError) as error:
+        refuse(f"{layout.events}: {error}")
+    found = goodput_table(state, read_document(layout.job))
+    if found is None or not found.rows:
+        refuse(
+            f"{work_dir}: no steps of this job were timed yet. Its script must use elastic_launcher.torch, and train "
+            "for some seconds; then run this again, while it trains or after"
+        )
+    if as_json:
+        rows = [one.document() for one in found.rows]
+        last = {"last_worthwhile": found.last_worthwhile, "assumptions": list(found.assumptions)}
+        typer.echo(json.dumps({"sizes": rows, **last}))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_goodput(found))
+    for remark in _remarks(found):
+        console.print(remark)
+
+
+def _goodput(found: Goodputs) -> Table:
+    heads = ("GPUs", "batch", "micro-batch", "accumulation", "samples/s", "efficiency", "goodput", "")
+    table = Table(*heads, box=None, collapse_padding=True, pad_edge=False)
+    for one in found.rows:
+        choice = one.choice
+        table.add_row(
+            f"{one.ranks:,}",
+            f"{choice.batch_size:,}",
+            f"{choice.micro_batch:,}",
+            f"{choice.accumulation:,}",
+            rate(one.samples_per_second),
+            percent(choice.efficiency),
+            rate(one.goodput),
+            str(one.basis),
+        )
+    return table
+
+
+def _remarks(found: Goodputs) -> Iterator[str]:
+    """Yields what the table's numbers rest on, one sentence each."""
+    if found.last_worthwhile is not None:
+        yield f"Beyond {plural(found.last_worthwhile, 'GPU')}, another adds less than a third of itself."
+    modelled = [one.ranks for one in found.rows if one.basis is not Basis.BOUNDED]
+    if 0 < len(modelled) < len(found.rows):
+        yield f"Beyond {plural(modelled[-1], 'GPU')} nothing is promised: at most half as many were tried."
+    for assumption in found.assumptions:
+        yield f"Assumed: {assumption}."
 
 
 def _whole(flag: str, text: str) -> int:

@@ -233,6 +233,25 @@ class MicroBatchLowered(Message, frozen=True):
     leaves: bool = False
 
 
+class StepTimes(Message, frozen=True):
+    """Report: the steps' times by configuration, as far as they are new; from rank 0, for goodput by size.
+
+    Attributes:
+        step: Optimizer steps done.
+        batch: The global batch now.
+        times: Machines, ranks, samples of the largest micro-batch, micro-batches, seconds of a step, seconds of a
+            micro-batch (None where not known), and how many steps were timed; the times are medians.
+        bounds: The fields of `adaptive.bounds.Bounds`.
+        noise: Variance and square of `adaptive.goodput.GradientNoise`; None where not known.
+    """
+
+    step: int
+    batch: int
+    times: tuple[tuple[int, int, int, int, float, float | None, int], ...]
+    bounds: Mapping[str, int | bool]
+    noise: tuple[float, float] | None = None
+
+
 class Saved(Message, frozen=True):
     """Report: a checkpoint is there, of so many bytes; the training waited ``held_seconds`` for it."""
 
@@ -322,6 +341,7 @@ Report = (
     | StepRedone
     | BatchChanged
     | MicroBatchLowered
+    | StepTimes
     | Saved
     | SaveFailed
     | Halted

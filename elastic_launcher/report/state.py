@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from elastic_launcher.adaptive.observations import merged
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, finite
 from elastic_launcher.logged import Logged
@@ -60,6 +61,7 @@ class JobState:
         step_seconds: How long a step takes now, on average; None before that is known.
         steady_seconds: The same over those steps of the generation that follow its first report; None before.
         speeds: Steps a second by the number of ranks, each as it was last, without the time of reconfigurations.
+        step_times: What the ``step_times`` events said together, as `adaptive.step_times` reads it; empty before.
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
         nodes: All that ever were, by their numbers.
         generation: Its number.
@@ -92,6 +94,7 @@ class JobState:
     step_seconds: float | None = None
     steady_seconds: float | None = None
     speeds: Mapping[int, float] = field(default_factory=dict)
+    step_times: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 0
     members: tuple[Mapping[str, int], ...] = ()
     nodes: Mapping[int, NodeState] = field(default_factory=dict)
@@ -169,7 +172,7 @@ def outcome(exit_code: object) -> str:
     return "stopped" if exit_code in STOPPED else "failed"
 
 
-_MOVES_NO_NODE = ("progress", "log", "straggler", "silent")
+_MOVES_NO_NODE = ("progress", "log", "straggler", "silent", "step_times")
 """Kinds that come all the time, after which GPUs need not be counted."""
 
 
@@ -220,6 +223,8 @@ def _advance(state: JobState, event: Event) -> JobState:
         case "log":
             log, _ = state.log.add(get("step") or 0, get("rank") or 0, get("values") or {})
             return replace(state, last_at=now, log=log)
+        case "step_times":
+            return replace(state, last_at=now, step_times=merged(state.step_times, event.fields))
         case "straggler":
             return replace(state, last_at=now, stragglers=_told_again(state.stragglers, event))
         case "silent":

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.hints.resolve import Demand
 from elastic_launcher.report.state import JobState, NodeState
 from elastic_launcher.report.words import duration
 
+if TYPE_CHECKING:
+    from elastic_launcher.adaptive.step_times import Table
+
 GONE = "launcher gone"
+IN_DEMAND = ("ranks", "goodput", "batch", "measured")
+"""What the demand says of a size."""
 SPEED_DIGITS = 4
 """Significant ones of a speed: what it varies by from report to report is noise."""
 
@@ -91,11 +96,10 @@ def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: 
     All counts are GPUs; a rank counts as one, on the CPU too. ``job`` is what ``job.json`` holds, ``gone`` says that
     the launcher was killed, ``now`` is in seconds since the epoch.
     """
-    config = {**state.started, **(job.get("config") or {})}
-    if not (config.get("min_nodes") and config.get("max_nodes")):
+    config, nodes = _asked(state, job)
+    if nodes is None:
         return None
-    per_node = config.get("nproc_per_node") or 1
-    nodes = Demand({}, config["min_nodes"], config["max_nodes"], per_node, config.get("global_batch_size"))
+    per_node = nodes.nproc_per_node
     over = gone or state.finished is not None
     until = state.last_at if over else now
     hint, since = state.hint, None if over else state.usage.trains_since
@@ -110,6 +114,7 @@ def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: 
         "waits": _wait(state, config),
         "following": {"allowed": hint.get("allowed"), "generation": hint.get("hint_generation")} if hint else None,
         "speeds": {str(ranks): _rounded(speed) for ranks, speed in sorted(state.speeds.items())},
+        "goodput": [{key: one[key] for key in IN_DEMAND} for one in goodput_by_size(state, job)],
         "steps_left": None if state.total_steps is None else max(0, state.total_steps - state.step),
         "start_seconds": None if state.usage.start_seconds is None else round(state.usage.start_seconds, 1),
         "changes": state.usage.changes,
@@ -118,6 +123,35 @@ def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: 
         "scheduling": job.get("scheduling"),
         "reported": round(now, 3),
     }
+
+
+def _asked(state: JobState, job: Mapping[str, Any]) -> tuple[Mapping[str, Any], Demand | None]:
+    """Returns a job's configuration, and the nodes that it asks for; None where that is not known."""
+    config = {**state.started, **(job.get("config") or {})}
+    if not (config.get("min_nodes") and config.get("max_nodes")):
+        return config, None
+    per_node = config.get("nproc_per_node") or 1
+    return config, Demand({}, config["min_nodes"], config["max_nodes"], per_node, config.get("global_batch_size"))
+
+
+def goodput_table(state: JobState, job: Mapping[str, Any]) -> Table | None:
+    """Returns the goodput on each number of ranks that a job may have; None before its steps were timed.
+
+    ``job`` is what ``job.json`` holds.
+    """
+    nodes = _asked(state, job)[1]
+    if nodes is None or not state.step_times:
+        return None
+    from elastic_launcher.adaptive import step_times  # numpy, where there is something to compute
+
+    on = step_times.sizes(nodes.min_nodes, nodes.most_nodes, nodes.nproc_per_node)
+    return step_times.table(state.step_times, on)
+
+
+def goodput_by_size(state: JobState, job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns that table as documents have it, without what is known about it."""
+    table = goodput_table(state, job)
+    return [] if table is None else [one.document() for one in table.rows]
 
 
 def submitted(state: JobState, job: Mapping[str, Any], now: float) -> float:

@@ -23,25 +23,27 @@ def read_bounds(
     max_batch_size: int,
     local_bsz_bounds: Sequence[int] | None,
     gradient_accumulation: bool,
+    name: str = "max_batch_size",
 ) -> Bounds:
     """Returns the bounds that a script asks for; see `ElasticLoader.autoscale_batch_size`.
+
+    ``name`` is where the maximum comes from, for messages.
 
     Raises:
         ValueError: If they contradict each other, the first batch or the data set; the message says what to do.
     """
-    most = whole_number("max_batch_size", max_batch_size)
+    most = whole_number(name, max_batch_size)
     if most < global_batch_size:
         raise ValueError(
-            f"max_batch_size is {most}, below the global batch of {global_batch_size} with which the training begins; "
-            "raise max_batch_size, or lower global_batch_size"
+            f"{name} is {most}, below the global batch of {global_batch_size} with which the training begins; "
+            f"raise {name}, or lower global_batch_size"
         )
     if most > dataset_size:
         raise ValueError(
-            f"max_batch_size is {most}, and the data set has {dataset_size} samples; lower max_batch_size to "
-            f"{dataset_size} or less"
+            f"{name} is {most}, and the data set has {dataset_size} samples; lower {name} to {dataset_size} or less"
         )
     if most > MOST_BATCH:
-        raise ValueError(f"max_batch_size is {most}; it must be {MOST_BATCH} or less")
+        raise ValueError(f"{name} is {most}; it must be {MOST_BATCH} or less")
     low, high = _local(local_bsz_bounds, max_batch_per_gpu)
     if low > global_batch_size:
         raise ValueError(

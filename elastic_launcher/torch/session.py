@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from elastic_launcher.adaptive.observations import Observations
 from elastic_launcher.batch import Share, share
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.control.messages import PhaseStarted, Report
@@ -100,6 +101,7 @@ class Session:
         looked_at: After how many registrations of modules.
         noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
         known_limit: The largest micro-batch that fits into this rank's memory, where one did not; None otherwise.
+        times: Of this rank's steps, by configuration.
         autoscaling: The adaptive batch; None where the global batch is fixed.
     """
 
@@ -138,6 +140,7 @@ class Session:
     looked_at: int = 0
     noise: NoiseMeter | None = None
     known_limit: int | None = None
+    times: Observations = field(default_factory=Observations)
     autoscaling: Autoscaling | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False

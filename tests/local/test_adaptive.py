@@ -70,6 +70,8 @@ def test_a_batch_that_adapts_through_resizes_and_a_lost_node_replays(tmp_path: P
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert job.events.of("node_lost")
+    times = [row for event in job.events.of("step_times") for row in event["times"]]
+    assert 1 in {row[1] for row in times} and all(row[4] > 0 for row in times)
     assert changed["gain"] == changed["gains"][0] > 0 and changed["noise_scale"] == 2.0 * changed["old"]
     assert changed["reason"] == f"as listed for step {changed['step'] - 1}"
     entries = assert_replays(tmp_path, job.events.all())

@@ -25,6 +25,9 @@ EXAMPLES: list[Message] = [
     messages.StepRedone(9),
     messages.BatchChanged(((0, 12), (5, 18)), {5: (1.25, 1.5)}, 40.5, "more GPUs"),
     messages.MicroBatchLowered(9, "NVIDIA H100", 64, 32, True),
+    messages.StepTimes(
+        9, 18, ((1, 2, 9, 1, 0.25, None, 7),), {"base_batch_size": 12, "accumulation": True}, (40.0, 1.5)
+    ),
     messages.Saved(9, "checkpoints/step-00000009", 4096, 0.1, 0.5),
     messages.SaveFailed(9, "No space left on device"),
     messages.Halted(9),

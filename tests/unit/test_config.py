@@ -62,6 +62,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         "max_failures": "3",
         "global_batch_size": "256",
         "max_batch_per_gpu": "64",
+        "autoscale_batch_size": "2048",
         "checkpoint_every": "100 steps",
         "keep_checkpoints": "3",
         "checkpoint_dir": "s3://models/digits",
@@ -108,6 +109,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         max_failures=3,
         global_batch_size=256,
         max_batch_per_gpu=64,
+        autoscale_batch_size=2048,
         checkpoint_every="100 steps",
         keep_checkpoints=3,
         checkpoint_dir="s3://models/digits",
@@ -178,6 +180,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
             "memory://x",
             "--checkpoint-dir is 'memory://x', which is lost with each process: give a folder",
         ),
+        ("autoscale_batch_size", "0", "--autoscale-batch-size is '0': it must be a whole number, 1 or more"),
         ("keep_checkpoints", "0", "--keep-checkpoints is '0': it must be a whole number, 1 or more"),
         ("engines", "5", "unknown option 'engines'"),
         ("require_hints", "maybe", "--require-hints is 'maybe': it must be true or false"),
@@ -308,6 +311,12 @@ def test_the_job_is_named_after_its_script_and_matched_by_that(command: tuple[st
 def test_the_project_may_be_given_as_an_option_or_as_a_match_key(texts: dict[str, str], project: str | None) -> None:
     config = JobConfig.from_texts(texts, SCRIPT)
     assert (config.project, config.match.get("project")) == (project, project)
+
+
+def test_a_batch_that_adapts_does_not_begin_above_its_maximum() -> None:
+    with pytest.raises(ConfigError, match="--autoscale-batch-size is 32, below --global-batch-size, 64, with which"):
+        JobConfig(script="train.py", global_batch_size=64, autoscale_batch_size=32)
+    assert JobConfig(script="train.py", global_batch_size=64, autoscale_batch_size=64).environment()
 
 
 def test_two_projects_of_one_job_are_refused() -> None:

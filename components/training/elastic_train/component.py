@@ -25,6 +25,7 @@ def elastic_train(
     nproc_per_node: int = 1,
     global_batch_size: int = 0,
     max_batch_per_gpu: int = 0,
+    autoscale_batch_size: int = 0,
     hints: str = "",
     match: Optional[Dict[str, str]] = None,
     project: str = "",
@@ -85,6 +86,7 @@ def elastic_train(
         nproc_per_node: Processes on each node, one for a GPU.
         global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
         max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
+        autoscale_batch_size: Let the global batch adapt while the job trains, up to so many samples; the script must allow it.
         hints: Quota hints that are followed while the training runs; without any, max_nodes are used.
         match: What the hints are matched by, such as queue and pipeline.
         project: Project whose quota the training uses; short for project in match.

@@ -167,6 +167,13 @@ def _micro_batch_lowered(state: State, member: Member, report: messages.MicroBat
     return state, (emit(state, "micro_batch_lowered", node=member.node, member=member.number, **fields),)
 
 
+def _step_times(state: State, member: Member, report: messages.StepTimes, now: float) -> Decision:
+    if not _trains(state, member):
+        return state, ()
+    fields = {name: value for name, value in asdict(report).items() if value is not None}
+    return state, (emit(state, "step_times", **fields),)
+
+
 def _saved(state: State, member: Member, report: messages.Saved, now: float) -> Decision:
     state = replace(state, saved=report, step=max(state.step, report.step))
     return state, (emit(state, "checkpoint_saved", **asdict(report)),)
@@ -265,6 +272,7 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     messages.StepRedone: _step_redone,
     messages.BatchChanged: _batch_changed,
     messages.MicroBatchLowered: _micro_batch_lowered,
+    messages.StepTimes: _step_times,
     messages.Saved: _saved,
     messages.SaveFailed: _save_failed,
     messages.Halted: _halted,

@@ -68,7 +68,7 @@ class ClusterWatch:
             leadership = Leadership(api, self._context.namespace, self._context.names, self._record)
             with contextlib.suppress(ApiError, LeadershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
-                    await leadership.publish(self._status.now())
+                    await leadership.publish(await asyncio.to_thread(self._status.now))
 
     async def signalled(self, job: JobControl) -> None:
         """SIGTERM has come."""

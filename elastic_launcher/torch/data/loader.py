@@ -58,7 +58,7 @@ class ElasticLoader(TrainingData):
         data_pass: Callable[[TrainingData], DataPass],
         device: torch.device,
         train: Callable[[ElasticLoader], Iterator[Any]],
-        autoscale: Callable[[TrainingData, int, Sequence[int] | None, bool, str | Rule | Formula | None], None],
+        autoscale: Callable[[TrainingData, int | None, Sequence[int] | None, bool, str | Rule | Formula | None], None],
         epoch: int | None,
         shuffle: bool = False,
         seed: int = 0,
@@ -100,7 +100,7 @@ class ElasticLoader(TrainingData):
 
     def autoscale_batch_size(
         self,
-        max_batch_size: int,
+        max_batch_size: int | None = None,
         local_bsz_bounds: tuple[int, int] | None = None,
         gradient_accumulation: bool = True,
         *,
@@ -112,7 +112,8 @@ class ElasticLoader(TrainingData):
         and each change is recorded; learning rates follow it.
 
         Args:
-            max_batch_size: Most samples of an optimizer step, over all ranks.
+            max_batch_size: Most samples of an optimizer step, over all ranks. Without it the script only allows the
+                batch to adapt: it does where ``--autoscale-batch-size`` of the launcher asks for it.
             local_bsz_bounds: Fewest and most samples of a micro-batch that a decision chooses; 1 and max_batch_per_gpu
                 by default. After a change of the world size the batch may be divided otherwise until the next decision.
             gradient_accumulation: Whether a decision may give a rank several micro-batches in a step.

@@ -54,6 +54,12 @@ def _whole(name: str, value: object) -> int:
     return value
 
 
+def _read_whole(variable: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError(f"{variable} is {text!r}; it must be a whole number, 1 or more")
+    return _whole(variable, int(text))
+
+
 def _setting(name: str, argument: int | None, variable: str, environment: Mapping[str, str]) -> int:
     text = environment.get(variable)
     if text is None:
@@ -61,9 +67,7 @@ def _setting(name: str, argument: int | None, variable: str, environment: Mappin
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{name} is missing: give it to init(), or to `elastic-launcher run` as {option}")
         return _whole(name, argument)
-    if not text.strip().isdecimal():
-        raise ValueError(f"{variable} is {text!r}; it must be a whole number, 1 or more")
-    given = _whole(variable, int(text))
+    given = _read_whole(variable, text)
     if argument is not None and _whole(name, argument) != given:
         raise ValueError(
             f"{name} is {argument} in init() but {given} in {variable} (from the launcher); give it in one place, "
@@ -82,6 +86,16 @@ def read_batch(
     """
     batch = _setting("global_batch_size", global_batch_size, variables.GLOBAL_BATCH_SIZE, environment)
     return batch, _setting("max_batch_per_gpu", max_batch_per_gpu, variables.MAX_BATCH_PER_GPU, environment)
+
+
+def read_autoscale(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Returns up to which global batch the launcher lets the job go; None where it does not.
+
+    Raises:
+        ValueError: If it is no whole number of 1 or more.
+    """
+    text = environment.get(variables.AUTOSCALE_BATCH_SIZE)
+    return None if text is None else _read_whole(variables.AUTOSCALE_BATCH_SIZE, text)
 
 
 def choose_device(local_rank: int) -> torch.device:

@@ -7,17 +7,22 @@ from collections.abc import Sequence
 
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.control.messages import BatchChanged
+from elastic_launcher.options import BY_KEY
 from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
 from elastic_launcher.torch.data.training_data import TrainingData
+from elastic_launcher.torch.membership.environment import read_autoscale
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
+from elastic_launcher.torch.step.step_times import time_step
+
+FLAG = BY_KEY["autoscale_batch_size"].flag
 
 
 def turn_on(
     session: Session,
     data: TrainingData,
-    max_batch_size: int,
+    max_batch_size: int | None,
     local_bsz_bounds: Sequence[int] | None,
     gradient_accumulation: bool,
     learning_rate_rule: str | Rule | Formula | None,
@@ -27,7 +32,7 @@ def turn_on(
     Raises:
         RuntimeError: If training has begun, or a loader's batch adapts already.
         ImportError: If scipy is missing.
-        ValueError: If the bounds can't be kept, or there is no such rule.
+        ValueError: If the bounds can't be kept, the launcher gives another maximum, or there is no such rule.
     """
     if session.course.phase >= 0:
         raise RuntimeError(
@@ -39,31 +44,48 @@ def turn_on(
             "autoscale_batch_size() was called twice; the batch belongs to the job: call it once, on the loader that "
             "it trains on"
         )
+    option = read_autoscale()
+    if max_batch_size is not None and option not in (None, max_batch_size):
+        raise ValueError(
+            f"max_batch_size is {max_batch_size} in autoscale_batch_size() but {option} in {FLAG}; give it in one "
+            "place, or the same in both"
+        )
+    most, name = (max_batch_size, "max_batch_size") if option is None else (option, FLAG)
+    if most is None:
+        return  # the script allows it, and nobody asks for it
     bounds = read_bounds(
         session.schedule.batch_size(0),
         session.max_batch_per_gpu,
         data.size,
-        max_batch_size,
+        most,
         local_bsz_bounds,
         gradient_accumulation,
+        name,
     )
     check_installed()
     if learning_rate_rule is not None:
         rule_of(learning_rate_rule, "")  # refuses what is none
     session.measure_noise()
-    session.autoscaling = Autoscaling(data, bounds, GoodputPolicy(session, bounds), learning_rate_rule)
+    session.autoscaling = Autoscaling(data, bounds, GoodputPolicy(session), learning_rate_rule)
 
 
 def check_loop(session: Session, data: TrainingData) -> None:
     """Refuses what can't be trained with an adaptive batch, and warns of batch norm.
 
     Raises:
-        RuntimeError: If the loop is over other data than those whose batch adapts.
+        RuntimeError: If the loop is over other data than those whose batch adapts, or the launcher asks for a batch
+            that adapts and the script does not allow it.
         TypeError: If an optimizer has no learning rate.
         ValueError: If some micro-batch might have one sample, which batch norm can't take.
     """
     autoscaling = session.autoscaling
     if autoscaling is None:
+        if (option := read_autoscale()) is not None:
+            raise RuntimeError(
+                f"{FLAG} is {option}, and the script does not allow that its batch adapts: call "
+                "loader.autoscale_batch_size() on the loader that it trains on, before the training loop, or leave "
+                f"{FLAG} out"
+            )
         return
     if data is not autoscaling.data:
         raise RuntimeError(
@@ -118,10 +140,14 @@ def propose(session: Session) -> int:
 
 
 def note_step(session: Session, samples: int) -> None:
-    """Tells the policy that a step of so many samples is complete."""
-    if session.autoscaling is not None and session.membership is not None:
-        size = session.schedule.batch_size(session.position.step - 1)
-        session.autoscaling.policy.note_step(size, samples, session.membership.dividing)
+    """Times a step of so many samples that is complete, and tells the policy of it."""
+    autoscaling, membership = session.autoscaling, session.membership
+    if membership is None or (autoscaling is None and session.member is None):
+        return
+    size = session.schedule.batch_size(session.position.step - 1)
+    time_step(session, size, samples, membership.dividing)
+    if autoscaling is not None:
+        autoscaling.policy.note_step(size, samples, membership.dividing)
 
 
 def report_changes(session: Session) -> None:

@@ -45,6 +45,7 @@ from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.step.progress import Progress
 from elastic_launcher.torch.step.rehearsal import rehearse
+from elastic_launcher.torch.step.step_times import TimeReports
 
 
 class StepEngine:
@@ -54,6 +55,7 @@ class StepEngine:
         self._session = session
         self.phases = Phases(session)
         self.progress = Progress(session)
+        self._times = TimeReports(session)
         self._resizer = Resizer(session)
         self._plan = LoadPlan(session, self._resizer)
         self.recovery = Recovery(session, self._resizer, self._plan)
@@ -332,6 +334,7 @@ class StepEngine:
             self._resizer.check_due = self._session.need_membership("a checkpoint").world_size > 1
         self._session.pace.tick(self._samples)
         note_step(self._session, self._count)
+        self._times.report()
         self._resizer.after_step()
 
     # -- ends
@@ -378,4 +381,5 @@ class StepEngine:
         """Ends the training on all ranks together, after the last epoch."""
         self.recovery.confirm_end()
         self._resizer.tell_active()
+        self._times.report(at_end=True)
         self.progress.finish()

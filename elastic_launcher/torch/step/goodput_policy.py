@@ -7,11 +7,10 @@ a thread beside the training.
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.decision import BatchChange, decide
@@ -20,9 +19,9 @@ from elastic_launcher.adaptive.goodput import GradientNoise
 from elastic_launcher.adaptive.observations import Observation, Observations
 from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.step.step_times import known_bounds, known_noise, machines_of
 
 FEWEST_STEPS = 20  # of one batch and world size before a decision: their median stands for both
-FEWEST_ESTIMATES = 0.1  # of the weight of all, of the noise averages: a hundred steps of the first batch
 INTERVAL, MOST_INTERVAL = 1.0, 30.0  # seconds between two decisions: at first, and later
 SLOWER = 60  # the interval is so many times shorter than the time since the first step
 
@@ -54,10 +53,8 @@ class _Question:
 class GoodputPolicy:
     """Proposes the global batch of most goodput."""
 
-    def __init__(self, session: Session, bounds: Bounds) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._bounds = bounds
-        self._observations = Observations()
         self._now = (0, 0)  # batch and world size of the last step
         self._steps = 0  # that had them
         self._began: float | None = None
@@ -67,18 +64,10 @@ class GoodputPolicy:
         self._answer: tuple[tuple[int, int], BatchChange] | None = None
 
     def note_step(self, batch_size: int, samples: int, world_size: int) -> None:
-        """Notes the time of a step that is complete; see `Policy`."""
+        """Counts a step that is complete, and was timed; see `Policy`."""
         if (batch_size, world_size) != self._now:
             self._now, self._steps = (batch_size, world_size), 0
-        steady = self._session.pace.steady
-        if steady is None or samples != batch_size:
-            return
-        self._steps += 1
-        micro_batches = self._known_bounds().micro_batches(batch_size, world_size)
-        (seconds, own), count = steady, len(micro_batches)
-        # a GPU computes while this process seems to wait for its peers
-        each = own / count if self._session.device.type == "cpu" else None
-        self._observations.add(Observation(_machines(world_size), world_size, micro_batches[0], count, seconds, each))
+        self._steps += self._session.pace.steady is not None and samples == batch_size
 
     def propose(self, step: int, batch_size: int, world_size: int) -> BatchChange | None:
         """Returns what was decided for this batch and world size, once; see `Policy`."""
@@ -101,13 +90,12 @@ class GoodputPolicy:
         return self._thread is None or not self._thread.is_alive()
 
     def _ask(self, batch_size: int, world_size: int) -> None:
-        meter = self._session.measure_noise()
-        noise, known = meter.noise, [one.weight for one in meter.averages.groups if one.weight]
-        if noise is None or min(known) < FEWEST_ESTIMATES:
+        session, noise = self._session, known_noise(self._session)
+        if noise is None:
             return
         self._decided = time.monotonic()
         question = _Question(
-            batch_size, world_size, _machines(world_size), self._known_bounds(), noise, tuple(self._observations)
+            batch_size, world_size, machines_of(world_size), known_bounds(session), noise, tuple(session.times)
         )
         self._thread = start_thread("elastic-decide-batch", self._decide, question)
 
@@ -124,14 +112,3 @@ class GoodputPolicy:
             return
         if change is not None:
             self._answer = (question.batch_size, question.world_size), change
-
-    def _known_bounds(self) -> Bounds:
-        """Returns the bounds, with what is known of the model since it trains."""
-        session, bounds = self._session, self._bounds
-        most = max(bounds.min_micro_batch, session.max_micro_batch)
-        return replace(bounds, max_micro_batch=most, batch_statistics=session.normalizes is not None)
-
-
-def _machines(world_size: int) -> int:
-    """Returns on how many nodes so many ranks are."""
-    return -(-world_size // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

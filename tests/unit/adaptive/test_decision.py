@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.adaptive.bounds import Bounds
-from elastic_launcher.adaptive.decision import LEAST_IMPROVEMENT, NOISE_ERROR, decide
+from elastic_launcher.adaptive.decision import NOISE_ERROR, decide
 from elastic_launcher.adaptive.fit import Fit, fit
-from elastic_launcher.adaptive.goodput import NO_NOISE, GradientNoise, best, choice
+from elastic_launcher.adaptive.goodput import LEAST_IMPROVEMENT, NO_NOISE, GradientNoise, best, choice
 from elastic_launcher.adaptive.observations import Observation, Observations
 from elastic_launcher.adaptive.throughput import ThroughputModel
 

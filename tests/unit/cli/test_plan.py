@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from elastic_launcher.batch import plan_step
 from elastic_launcher.cli.plan import SIZES, plan
+from tests.support.histories import Story
 
 
 def run(*arguments: str) -> Result:
@@ -107,6 +109,81 @@ def test_a_missing_flag_is_a_usage_error() -> None:
     result = run("--global-batch-size", "8")
     assert result.exit_code == 2
     assert "--max-batch-per-gpu" in result.stderr
+
+
+def job(folder: Path, *times: list[Any], **more: Any) -> str:
+    """Returns the work directory of a job of one to four ranks that has reported these times."""
+    story = Story(max_nodes=4).start_nodes(1).form(1, cause="start")
+    bounds = {"base_batch_size": 256, "max_batch_size": 256, "max_micro_batch": 64}
+    if times:
+        story.add("step_times", step=9, batch=256, times=list(times), **{"bounds": bounds, **more})
+    (folder / "events.jsonl").write_text("".join(event.to_line() for event in story.events))
+    return str(folder)
+
+
+ONE, TWO = [1, 1, 64, 4, 0.8, 0.2, 20], [2, 2, 64, 2, 0.41, 0.2, 20]
+
+
+def test_of_a_job_each_size_has_a_row(tmp_path: Path) -> None:
+    rows = cells(run(job(tmp_path, ONE, [2, 2, 32, 1, 0.41, 0.2, 20])))
+    assert [row[0] for row in rows[:4]] == ["1", "2", "3", "4"]
+    assert " ".join(rows[0]).split() == ["1", "256", "64", "4", "320", "100.0%", "320", "measured"]
+    assert " ".join(rows[3]).split()[-1] == "modelled"
+
+
+def test_of_a_job_it_is_said_what_is_promised_and_assumed(tmp_path: Path) -> None:
+    said = run(job(tmp_path, ONE)).stdout
+    assert "Beyond 2 GPUs nothing is promised: at most half as many were tried." in said
+    assert "Assumed: only one rank was timed: synchronization costs nothing." in said
+    assert max(len(line.rstrip()) for line in said.splitlines()[:5]) <= 80
+
+
+def test_of_a_job_it_is_said_beyond_which_size_a_gpu_adds_little(tmp_path: Path) -> None:
+    folder = job(tmp_path, ONE, TWO, [3, 3, 43, 2, 0.4, 0.15, 20], [4, 4, 64, 1, 0.42, 0.2, 20])
+    assert "Beyond 2 GPUs, another adds less than a third of itself." in run(folder).stdout
+    found = json.loads(run(folder, "--json").stdout)
+    assert (found["last_worthwhile"], len(found["sizes"]), len(found["assumptions"])) == (2, 4, 1)
+    assert found["sizes"][1] == {
+        "ranks": 2,
+        "batch": 256,
+        "micro_batch": 64,
+        "accumulation": 2,
+        "samples_per_second": pytest.approx(256 / 0.41, rel=1e-4),
+        "efficiency": 1.0,
+        "goodput": pytest.approx(256 / 0.41, rel=1e-4),
+        "measured": True,
+    }
+
+
+def test_of_an_adaptive_job_the_best_batch_of_each_size_is_planned(tmp_path: Path) -> None:
+    bounds = {"base_batch_size": 256, "max_batch_size": 4096, "max_micro_batch": 64}
+    found = json.loads(run(job(tmp_path, ONE, TWO, bounds=bounds, noise=[50.0, 1.0]), "--json").stdout)["sizes"]
+    assert [one["batch"] for one in found] == sorted(one["batch"] for one in found)
+    assert found[-1]["batch"] > 256 and found[-1]["efficiency"] < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "is not there: give the work directory, which `elastic-launcher run` prints when it starts"),
+        (["."], "is no work directory of a job: it has neither job.json nor events.jsonl"),
+        (["untimed"], "no steps of this job were timed yet. Its script must use elastic_launcher.torch"),
+        (["torn"], "holds no events"),
+        (["untimed", "--world-size", "2"], "--world-size doesn't go with a work directory"),
+        ([], "--global-batch-size and --max-batch-per-gpu missing: give both batch sizes, or a job's work directory"),
+    ],
+)
+def test_where_nothing_can_be_planned_it_says_what_to_do(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("untimed", "torn"):
+        (tmp_path / name).mkdir()
+    job(tmp_path / "untimed")
+    (tmp_path / "torn" / "events.jsonl").write_text("no\nevents\n")
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_a_model_with_batch_norm_has_no_micro_batch_of_one_sample() -> None:

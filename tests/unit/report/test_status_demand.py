@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.report.metrics import measure
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.status import demand, document
 from tests.support import histories
@@ -41,6 +42,7 @@ def test_a_job_that_was_resized_reports_all() -> None:
         "held": 2,
         "waits": 60.0,
         "following": {"allowed": 2, "generation": 2},
+        "goodput": [],
         "steps_left": story.total_steps - story.step if story.total_steps else None,
         "start_seconds": pytest.approx(4.0, abs=0.1),
         "changes": 1,
@@ -141,7 +143,37 @@ def test_of_a_job_of_which_nothing_is_known_nothing_is_reported() -> None:
     assert found is not None and (found["minimum"], found["maximum"]) == (1, 3), "as its first event says"
 
 
+BOUNDS = {"base_batch_size": 256, "max_batch_size": 256, "max_micro_batch": 64}
+
+
+def test_goodput_is_reported_for_each_size_and_says_what_was_measured() -> None:
+    story = Story(max_nodes=4)
+    assert reported(story)["goodput"] == []
+    story.add("step_times", step=9, batch=256, bounds=BOUNDS, times=[[1, 1, 64, 4, 0.8, 0.2, 20]])
+    story.add("step_times", step=99, batch=256, bounds=BOUNDS, times=[[2, 2, 64, 2, 0.41, 0.2, 20]])
+    found = reported(story)["goodput"]
+    assert [list(one) for one in found] == [["ranks", "goodput", "batch", "measured"]] * 4
+    assert [one["ranks"] for one in found if one["measured"]] == [1, 2]
+    assert [one["goodput"] for one in found[:2]] == [320.0, pytest.approx(256 / 0.41, rel=1e-3)]
+    assert found[0]["goodput"] < found[1]["goodput"] < found[3]["goodput"]
+    assert {one["batch"] for one in found} == {256}
+    assert measure(story.events).goodput_by_size[0] == {
+        "ranks": 1,
+        "batch": 256,
+        "micro_batch": 64,
+        "accumulation": 4,
+        "samples_per_second": 320.0,
+        "efficiency": 1.0,
+        "goodput": 320.0,
+        "measured": True,
+    }
+
+
 def test_the_report_is_json_and_stays_small_after_many_sizes() -> None:
-    state = replace(fold(histories.week().events), speeds={size: 1 / (size + 1) for size in range(1, 513)})
-    text = json.dumps(document(state, job(nproc_per_node=8), {}, alive=True, now=state.last_at), allow_nan=False)
+    story = histories.week()
+    story.add("step_times", step=9, batch=256, bounds=BOUNDS, times=[[1, 8, 32, 1, 0.8, 0.2, 20]])
+    state = replace(fold(story.events), speeds={size: 1 / (size + 1) for size in range(1, 513)})
+    text = json.dumps(
+        document(state, job(nproc_per_node=8, max_nodes=512), {}, alive=True, now=state.last_at), allow_nan=False
+    )
     assert len(json.dumps(json.loads(text)["demand"])) < 12_000, "an object's annotations have 256 KiB together"

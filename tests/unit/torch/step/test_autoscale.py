@@ -20,6 +20,7 @@ from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from tests.support.scripts.memory_train import Narrow
+from elastic_launcher.variables import AUTOSCALE_BATCH_SIZE
 from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
@@ -217,6 +218,51 @@ def test_it_is_called_once_before_the_loop_on_the_loader_of_the_loop() -> None:
                     loader.autoscale_batch_size(30)
                 job.stop()
 
+    run_ranks(1, body)
+
+
+def test_a_script_that_allows_it_adapts_where_the_launcher_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(group: ThreadGroup) -> Any:
+        job = thread_job(group, FIRST, MICRO)
+        job.dataloader(TensorDataset(X, Y)).autoscale_batch_size(local_bsz_bounds=(1, 2))
+        return job._session.autoscaling
+
+    assert run_ranks(1, body) == [None]
+    monkeypatch.setenv(AUTOSCALE_BATCH_SIZE, "30")
+    (found,) = run_ranks(1, body)
+    assert (found.bounds.base_batch_size, found.bounds.max_batch_size, found.bounds.max_micro_batch) == (FIRST, 30, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "why"),
+    [
+        (30, "20", "max_batch_size is 30 in autoscale_batch_size.. but 20 in --autoscale-batch-size; give it in one"),
+        (None, "6", "--autoscale-batch-size is 6, below the global batch of 7 .* raise --autoscale-batch-size, or"),
+        (None, "51", "--autoscale-batch-size is 51, and the data set has 50 samples; lower --autoscale-batch-size to"),
+        (None, "many", "ELASTIC_AUTOSCALE_BATCH_SIZE is 'many'; it must be a whole number, 1 or more"),
+    ],
+)
+def test_what_the_launcher_asks_for_and_can_not_be_is_refused(
+    given: int | None, option: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(group: ThreadGroup) -> None:
+        loader = thread_job(group, FIRST, MICRO).dataloader(TensorDataset(X, Y))
+        with pytest.raises(ValueError, match=why):
+            loader.autoscale_batch_size(given)
+
+    monkeypatch.setenv(AUTOSCALE_BATCH_SIZE, option)
+    run_ranks(1, body)
+
+
+def test_a_script_that_does_not_allow_it_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(group: ThreadGroup) -> None:
+        job = thread_job(group, FIRST, MICRO)
+        job.prepare(*model_and_optimizer())
+        why = r"--autoscale-batch-size is 30, and the script does not allow .* call loader.autoscale_batch_size\(\)"
+        with pytest.raises(RuntimeError, match=why):
+            next(iter(job.dataloader(TensorDataset(X, Y))))
+
+    monkeypatch.setenv(AUTOSCALE_BATCH_SIZE, "30")
     run_ranks(1, body)
 
 

@@ -15,6 +15,7 @@ from elastic_launcher.adaptive.noise import NoiseAverages
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.step import goodput_policy
 from elastic_launcher.torch.step.goodput_policy import FEWEST_STEPS, GoodputPolicy
+from elastic_launcher.torch.step.step_times import time_step
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 
 FIRST, MOST = 8, 64
@@ -45,6 +46,7 @@ def note(job: Job, policy: GoodputPolicy, steps: int, size: int = FIRST, **more:
     """Notes steps that take as long whatever their batch is, which makes large ones worthwhile."""
     for _ in range(steps):
         job._session.pace.steady = more.get("seconds", (0.1, 0.09))
+        time_step(job._session, size, more.get("samples", size), more.get("ranks", 1))
         policy.note_step(size, more.get("samples", size), more.get("ranks", 1))
 
 

@@ -1,0 +1,113 @@
+"""Times the steps of a job on each rank, and reports from rank 0 what goodput by size is computed from.
+
+Each rank times, so that any of them can decide and report when it becomes rank 0. Nothing is fitted here: who reads
+the events does that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, replace
+
+from elastic_launcher.adaptive.bounds import Bounds
+from elastic_launcher.adaptive.goodput import GradientNoise
+from elastic_launcher.adaptive.observations import Configuration, Observation
+from elastic_launcher.control import messages
+from elastic_launcher.torch.membership.membership import Division
+from elastic_launcher.torch.session import Session
+
+FEWEST_STEPS = 5  # of a configuration before it is reported
+FEWEST_ESTIMATES = 0.1  # of the weight of all, of the noise averages: a hundred steps of the first batch
+NEW_SECONDS = 1.0  # between two reports where another configuration was timed
+INTERVAL, SHARE_OF_AGE = 5.0, 0.01  # seconds between two reports at first; later this share of the job's age
+DIGITS = 6  # significant ones of a time
+
+
+def time_step(session: Session, batch_size: int, samples: int, world_size: int) -> None:
+    """Notes the time of a step that is complete; not of an epoch's last one, which may have fewer samples.
+
+    Args:
+        session: Of the job.
+        batch_size: The global batch of that step.
+        samples: Its samples.
+        world_size: Ranks that had a part of it.
+    """
+    steady = session.pace.steady
+    if steady is None or samples != batch_size:
+        return
+    micro_batches = session.share(batch_size, Division(0, world_size)).micro_batches
+    (seconds, own), count = steady, len(micro_batches)
+    # a GPU computes while this process seems to wait for its peers
+    each = own / count if session.device.type == "cpu" else None
+    session.times.add(Observation(machines_of(world_size), world_size, micro_batches[0], count, seconds, each))
+
+
+def machines_of(world_size: int) -> int:
+    """Returns on how many nodes so many ranks are."""
+    return -(-world_size // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def known_bounds(session: Session) -> Bounds:
+    """Returns which batch sizes there are, with what is known of the model since it trains."""
+    statistics = session.normalizes is not None
+    if session.autoscaling is not None:
+        bounds = session.autoscaling.bounds
+        most = max(bounds.min_micro_batch, session.max_micro_batch)
+        return replace(bounds, max_micro_batch=most, batch_statistics=statistics)
+    return Bounds.fixed(session.global_batch_size, session.max_micro_batch, batch_statistics=statistics)
+
+
+def known_noise(session: Session) -> GradientNoise | None:
+    """Returns the gradients' noise once it was measured for long enough; None before, and where it is not measured."""
+    if session.autoscaling is None or session.noise is None:
+        return None
+    weights = [one.weight for one in session.noise.averages.groups if one.weight]
+    return session.noise.noise if weights and min(weights) >= FEWEST_ESTIMATES else None
+
+
+class TimeReports:
+    """Reports step times from rank 0: those of configurations that were timed since the last report."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._began = self._last = time.monotonic()
+        self._counts: dict[Configuration, int] = {}
+
+    def report(self, *, at_end: bool = False) -> None:
+        """Reports, if it is this rank's turn, there is something new, and it is time."""
+        session = self._session
+        if session.member is None or session.membership is None or session.membership.rank != 0:
+            return
+        since = (now := time.monotonic()) - self._last
+        due = since >= max(INTERVAL, (now - self._began) * SHARE_OF_AGE)
+        if not at_end and not due and (since < NEW_SECONDS or len(session.times) == len(self._counts)):
+            return
+        new = [
+            one
+            for one in session.times
+            if one.count >= FEWEST_STEPS and one.count != self._counts.get(one.configuration)
+        ]
+        self._last = now
+        if not new:
+            return
+        self._counts.update({one.configuration: one.count for one in new})
+        noise = known_noise(session)
+        session.report(
+            messages.StepTimes(
+                step=session.position.step,
+                batch=session.global_batch_size,
+                times=tuple(_row(one) for one in new),
+                bounds=asdict(known_bounds(session)),
+                noise=None if noise is None else (noise.variance, noise.square),
+            )
+        )
+
+
+def _row(one: Observation) -> tuple[int, int, int, int, float, float | None, int]:
+    each = None if one.micro_batch_seconds is None else _rounded(one.micro_batch_seconds)
+    return (*one.configuration, _rounded(one.seconds), each, one.count)
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{DIGITS}g}")
