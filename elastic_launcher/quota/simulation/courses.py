@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,35 @@ from numpy.typing import NDArray
 from elastic_launcher.quota.simulation.physics import Spread
 
 Rows = NDArray[np.float64]
+Values = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Steady:
+    """A training whose speed depends on its GPUs alone."""
+
+    course: Amdahl | FixedBatch
+    done: float = 0.0
+    model: None = None
+
+    @property
+    def steps_left(self) -> float:
+        """Steps that it has still to do."""
+        return max(self.course.steps - self.done, 0.0)
+
+    def train(self, spread: Spread, seconds: float) -> float:
+        """Trains for some seconds; returns the steps per second."""
+        rate = self.course.rate(spread)
+        self.done += seconds * rate
+        return rate
+
+    def seconds_left(self, spread: Spread) -> float:
+        """Returns how long it has still to train, all of that on the same GPUs."""
+        return self.steps_left / self.course.rate(spread)
+
+    def copy(self) -> Steady:
+        """Returns one that has come as far."""
+        return Steady(self.course, self.done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +65,10 @@ class Amdahl:
     def rate(self, spread: Spread) -> float:
         """Returns the steps per second on GPUs that are spread over machines."""
         return 1.0 / (self.serial + (1.0 - self.serial) / sum(spread))
+
+    def begin(self) -> Steady:
+        """Returns a training that has done nothing yet."""
+        return Steady(self)
 
 
 @dataclass(frozen=True)
@@ -71,26 +105,56 @@ class Application:
         Progress counts steps at the smallest batch size. A larger step makes up for several of those, which is its
         gain (AdaScale: Johnson et al., 2020).
         """
-        sizes = sorted(self.epochs)
-        table = np.array([self.epochs[size] for size in sizes])  # by batch size, epoch and column
-        squares, variances = (_across(batch, sizes, table[:, :, column]) for column in (1, 2))
-        gain = (variances + squares) / (variances * sizes[0] / batch + squares)
-        progress = np.diff(table[:, :, 0].min(axis=0), prepend=0.0)
-        return float((progress / gain).sum())
+        return float((np.diff(self.ends, prepend=0.0) / self.gains(batch)).sum())
+
+    @property
+    def base(self) -> int:
+        """The smallest batch size."""
+        return min(self.epochs)
+
+    @cached_property
+    def ends(self) -> Values:
+        """The progress at the end of each epoch, in steps at the smallest batch size."""
+        ends: Values = self._table[:, :, 0].min(axis=0)
+        return ends
+
+    def noise(self, batch: int) -> tuple[Values, Values]:
+        """Returns the variance of the gradient at a batch size, and its squared norm, by epoch."""
+        row = _across(batch, self._sizes, self._table)
+        return row[:, 2], row[:, 1]
+
+    def gains(self, batch: int) -> Values:
+        """Returns by epoch how many steps at the smallest batch size a step is worth."""
+        variances, squares = self.noise(batch)
+        gains: Values = (variances + squares) / (variances * self.base / batch + squares)
+        return gains
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return sorted(self.epochs)
+
+    @cached_property
+    def _table(self) -> Rows:
+        return np.array([self.epochs[size] for size in self._sizes])  # by batch size, epoch and column
 
     def step_seconds(self, spread: Spread, batch: int) -> float:
-        """Returns the seconds of a step of a global batch, the micro-batches of a GPU one after another.
+        """Returns the seconds of a step of a global batch, the micro-batches of a GPU one after another."""
+        micro_batch, micro_batches = self.micro_batches(batch, sum(spread))
+        step, synchronization = self.measured(spread, micro_batch)
+        return step + (micro_batches - 1) * (step - synchronization)
+
+    def micro_batches(self, batch: int, gpus: int) -> tuple[int, int]:
+        """Returns the samples of a micro-batch, and how many of those a GPU has in a step.
 
         One GPU divides a batch above the smallest in two at least, as the simulator of Pollux has it.
         """
-        share = math.ceil(batch / sum(spread))
-        micro_batches = math.ceil(share / self.most)
-        if sum(spread) == 1 and batch > min(self.epochs):
-            micro_batches = max(micro_batches, 2)
-        step, synchronization = self._measured(spread, math.ceil(share / micro_batches))
-        return step + (micro_batches - 1) * (step - synchronization)
+        share = math.ceil(batch / gpus)
+        count = math.ceil(share / self.most)
+        if gpus == 1 and batch > self.base:
+            count = max(count, 2)
+        return math.ceil(share / count), count
 
-    def _measured(self, spread: Spread, micro_batch: int) -> tuple[float, float]:
+    def measured(self, spread: Spread, micro_batch: int) -> tuple[float, float]:
         """Returns the seconds of a step of one micro-batch, and of its synchronization."""
         if spread in self.times:
             return _at(self.times[spread], micro_batch)
@@ -139,12 +203,20 @@ class FixedBatch:
             self._rates[spread] = 1.0 / self.application.step_seconds(spread, self.batch)
         return self._rates[spread]
 
+    def begin(self) -> Steady:
+        """Returns a training that has done nothing yet."""
+        return Steady(self)
+
 
 def _at(rows: Rows, micro_batch: int) -> tuple[float, float]:
     """Returns the second and third column at a micro-batch; beyond what was measured, at the nearest."""
     return float(np.interp(micro_batch, rows[:, 0], rows[:, 1])), float(np.interp(micro_batch, rows[:, 0], rows[:, 2]))
 
 
-def _across(batch: int, sizes: list[int], table: Rows) -> Rows:
-    """Returns the rows of a table at a batch size between its sizes."""
-    return np.array([np.interp(batch, sizes, column) for column in table.T])
+def _across(batch: int, sizes: list[int], table: Rows) -> Values:
+    """Returns the row of a table at a batch size between its sizes; beyond them, the nearest."""
+    above = min(max(bisect_left(sizes, batch), 1), len(sizes) - 1)
+    low, high = sizes[above - 1], sizes[above]
+    part = min(max((batch - low) / (high - low), 0.0), 1.0)
+    row: Values = table[above - 1] + part * (table[above] - table[above - 1])
+    return row

@@ -12,7 +12,7 @@ from elastic_launcher.quota.simulation.simulate import Seen, State
 
 
 class Elastic:
-    """Gives GPUs where they are worth most, by the speeds that jobs have measured.
+    """Gives GPUs where they are worth most, by the speeds that jobs measured, or by goodput where their batch adapts.
 
     Args:
         settings: How jobs are weighed, and what a change costs.
@@ -31,9 +31,7 @@ class Elastic:
 
     def _candidate(self, seen: Seen, machine_gpus: int) -> Candidate:
         job = seen.job
-        known = self._speeds.get(job.name)
-        if known is None or known[0] != seen.measured:
-            known = self._speeds[job.name] = (seen.measured, MeasuredSpeeds(seen.measured, machine_gpus))
+        speeds = self._measured(seen, machine_gpus) if seen.model is None else seen.model.speeds(machine_gpus)
         return Candidate(
             name=job.name,
             limit=job.limit,
@@ -43,11 +41,17 @@ class Elastic:
             changes=seen.changes,
             service=seen.service,
             delay=job.delay,
-            work=seen.steps_left / known[1].steps_per_second(1, 1) if seen.measured else None,
+            work=seen.steps_left / speeds.one_gpu if seen.measured else None,
             submitted=job.submitted,
-            speeds=known[1],
+            speeds=speeds,
             minimum=job.minimum,
         )
+
+    def _measured(self, seen: Seen, machine_gpus: int) -> MeasuredSpeeds:
+        known = self._speeds.get(seen.job.name)
+        if known is None or known[0] != seen.measured:
+            known = self._speeds[seen.job.name] = (seen.measured, MeasuredSpeeds(seen.measured, machine_gpus))
+        return known[1]
 
 
 class Rigid:

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from elastic_launcher.quota.allocation.places import Placement
+from elastic_launcher.quota.allocation.worth import Speeds
 from elastic_launcher.quota.simulation.physics import Physics, Ranks, Spread, without
 from elastic_launcher.quota.simulation.results import Outcome, Results
 
@@ -29,7 +30,46 @@ class Course(Protocol):
         """Optimizer steps of the whole training."""
 
     def rate(self, spread: Spread) -> float:
-        """Returns the steps per second on GPUs that are spread over machines."""
+        """Returns the steps per second on GPUs that are spread over machines; their mean, where that changes."""
+
+    def begin(self) -> Training:
+        """Returns a training that has done nothing yet."""
+
+
+class Model(Protocol):
+    """What a job that chooses its batch by itself knows of its goodput."""
+
+    def speeds(self, machine_gpus: int) -> RatedSpeeds:
+        """Returns its speeds by that, on machines of so many GPUs."""
+
+
+class RatedSpeeds(Speeds, Protocol):
+    """Speeds over that on one GPU, which is known too."""
+
+    @property
+    def one_gpu(self) -> float:
+        """Steps per second on one GPU."""
+
+
+class Training(Protocol):
+    """A course under way."""
+
+    @property
+    def steps_left(self) -> float:
+        """Steps that it has still to do."""
+
+    @property
+    def model(self) -> Model | None:
+        """What the job knows of its goodput; None if its batch stays the same, or before its first step."""
+
+    def train(self, spread: Spread, seconds: float) -> float:
+        """Trains for some seconds on GPUs that are spread over machines; returns the last steps per second."""
+
+    def seconds_left(self, spread: Spread) -> float:
+        """Returns how long it has still to train, all of that on the same GPUs."""
+
+    def copy(self) -> Training:
+        """Returns one that has come as far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +111,7 @@ class Seen:
         service: GPU-seconds that it has held.
         steps_left: Steps that it has still to do.
         measured: Steps per second as it measured them, by machines and GPUs.
+        model: What it knows of its goodput, if it chooses its batch by itself and has begun.
     """
 
     job: Job
@@ -80,6 +121,7 @@ class Seen:
     service: float
     steps_left: float
     measured: Mapping[tuple[int, int], float]
+    model: Model | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +148,9 @@ class _Run:
 
     job: Job
     at: float
+    training: Training
     held: dict[str, int] = field(default_factory=dict)
     ranks: Ranks = field(default_factory=Ranks)
-    done: float = 0.0
     changes: int = 0
     stopped: int = 0
     service: float = 0.0
@@ -120,28 +162,29 @@ class _Run:
         """Trains until a time."""
         for begin, end, spread in self.ranks.between(self.at, time):
             if spread:
-                rate = self.job.course.rate(spread)
-                self.done += (end - begin) * rate
-                self.measured[len(spread), sum(spread)] = rate
+                self.measured[len(spread), sum(spread)] = self.training.train(spread, end - begin)
         self.service += sum(self.held.values()) * (time - self.at)
         self.at = time
 
     def foresee(self) -> None:
         """Computes when it is complete if nothing changes."""
         self.completion = math.inf
-        left = max(self.job.course.steps - self.done, 0.0)
+        training = self.training.copy()
         for begin, end, spread in self.ranks.between(self.at, math.inf):
-            rate = self.job.course.rate(spread) if spread else 0.0
-            if rate and left <= rate * (end - begin):
-                self.completion = begin + left / rate
+            if not spread:
+                continue
+            if (left := training.seconds_left(spread)) <= end - begin:
+                self.completion = begin + left
                 break
-            left -= rate * (end - begin) if rate else 0.0
+            training.train(spread, end - begin)
 
     def seen(self, now: float) -> Seen:
         """Returns what a controller sees of it."""
-        left = max(self.job.course.steps - self.done, 0.0)
-        age = now - self.job.submitted
-        return Seen(self.job, dict(self.held), age, self.changes, self.service, left, dict(self.measured))
+        age, training = now - self.job.submitted, self.training
+        measured = dict(self.measured)
+        return Seen(
+            self.job, dict(self.held), age, self.changes, self.service, training.steps_left, measured, training.model
+        )
 
 
 class _Cluster:
@@ -178,7 +221,7 @@ class _Cluster:
                 self._replace_machines(event, self._other_machines.pop()[1])
             while self._waiting and self._waiting[-1].submitted <= event:
                 job = self._waiting.pop()
-                self.runs[job.name] = _Run(job, job.submitted)
+                self.runs[job.name] = _Run(job, job.submitted, job.course.begin())
         for run in self.runs.values():
             run.advance(time)
 

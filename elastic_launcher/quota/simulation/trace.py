@@ -12,29 +12,37 @@ from pathlib import Path
 
 import numpy as np
 
+from elastic_launcher.quota.simulation.adaptive_batch import AdaptiveBatch
 from elastic_launcher.quota.simulation.courses import Amdahl, Application, FixedBatch, Rows
 from elastic_launcher.quota.simulation.physics import Spread
-from elastic_launcher.quota.simulation.simulate import Job
+from elastic_launcher.quota.simulation.simulate import Course, Job
 from elastic_launcher.quota.simulation.table import Row, TraceError, read_header, read_table
 
 PLAIN = ("name", "submitted", "gpus", "min", "max", "seconds")
 PLAIN_MORE = ("serial", "delay", "project", "priority")
 PROFILED = ("name", "time", "application", "num_replicas", "batch_size")
+FIRST_GPUS = 4  # on which a job may start whose batch adapts: those of a machine
 MICRO_BATCH = {"yolov3": 8}  # the largest of a GPU, where that is not the largest that was measured
 
 
-def read_trace(path: Path, profiles: Path | None = None) -> list[Job]:
+def read_trace(path: Path, profiles: Path | None = None, *, adaptive: bool = False) -> list[Job]:
     """Returns the jobs of a trace.
 
     Args:
         path: The file.
         profiles: The folder of the applications' profiles; by default ``traces`` beside the file's folder.
+        adaptive: Whether jobs choose their batch by themselves. The trace's batch sizes and numbers of GPUs then do not
+            count: a job may start on as many GPUs as a machine of the traces has.
 
     Raises:
         TraceError: If the file or a profile can't be read; with file, line, column and what must be there.
     """
     if "application" in read_header(path):
-        jobs = _profiled(path, profiles or path.resolve().parent.parent / "traces")
+        jobs = _profiled(path, profiles or path.resolve().parent.parent / "traces", adaptive)
+    elif adaptive:
+        raise TraceError(
+            f"{path}: its jobs have no batch that could adapt; that needs the columns {', '.join(PROFILED)}"
+        )
     else:
         jobs = [_plain(row) for row in read_table(path, PLAIN, PLAIN_MORE)]
     seen: set[str] = set()
@@ -66,23 +74,27 @@ def _plain(row: Row) -> Job:
     )
 
 
-def _profiled(path: Path, profiles: Path) -> list[Job]:
-    applications: dict[str, Application] = {}
+def _profiled(path: Path, profiles: Path, adaptive: bool) -> list[Job]:
+    courses: dict[str, AdaptiveBatch] = {}
     jobs = []
     for row in read_table(path, PROFILED):
         name = row.text("application")
-        if name not in applications:
+        if name not in courses:
             if not (profiles / name).is_dir():
                 raise row.error("application", f"the name of a folder in {profiles}")
-            applications[name] = read_application(profiles / name)
-        application, batch, request = applications[name], row.whole("batch_size"), row.whole("num_replicas")
+            courses[name] = AdaptiveBatch(read_application(profiles / name))
+        application, batch, request = courses[name].application, row.whole("batch_size"), row.whole("num_replicas")
         if not min(application.epochs) <= batch <= max(application.epochs):
             measured = f"{min(application.epochs)} to {max(application.epochs)}"
             raise row.error("batch_size", f"{measured}, as {profiles / name} has it")
         limit = min(application.gpus, batch // application.least)
         if request > limit:
             raise row.error("num_replicas", f"{limit} at most: a GPU has {application.least} samples or more")
-        jobs.append(Job(row.text("name"), row.number("time"), FixedBatch(application, batch), request, limit))
+        course: Course = FixedBatch(application, batch)
+        if adaptive:
+            course, limit = courses[name], courses[name].limit
+            request = min(FIRST_GPUS, limit)
+        jobs.append(Job(row.text("name"), row.number("time"), course, request, limit))
     return jobs
 
 

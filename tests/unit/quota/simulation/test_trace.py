@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_launcher.quota.simulation.adaptive_batch import AdaptiveBatch
 from elastic_launcher.quota.simulation.courses import Amdahl, FixedBatch
 from elastic_launcher.quota.simulation.table import TraceError
 from elastic_launcher.quota.simulation.trace import read_trace
@@ -59,6 +60,18 @@ def test_a_profiled_trace_finds_the_profiles_beside_its_folder(tmp_path: Path, p
     assert isinstance(one.course, FixedBatch)
     assert one.course.rate((1, 2)) == 1 / 2.0  # the mean of 12 and 21
     assert read_trace(written(tmp_path / "traces", PROFILED + "toy-1,60,toy,2,8\n"), profiles)[0].limit == 4
+
+
+def test_jobs_of_a_profiled_trace_may_choose_their_batch(tmp_path: Path, profiles: Path) -> None:
+    path = written(tmp_path, PROFILED + "toy-1,60,toy,2,8\ntoy-2,61,toy,1,4\n")
+    one, other = read_trace(path, adaptive=True)
+    assert (one.name, one.submitted, one.request, one.limit) == ("toy-1", 60.0, 4, 8)
+    assert isinstance(one.course, AdaptiveBatch) and one.course is other.course
+
+
+def test_a_plain_trace_has_no_batch_that_could_adapt(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no batch that could adapt; that needs the columns name, time, application"):
+        read_trace(written(tmp_path, PLAIN + "one,5,2,1,8,600\n"), adaptive=True)
 
 
 @pytest.mark.parametrize(
