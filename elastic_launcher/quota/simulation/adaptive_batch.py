@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_launcher.adaptive.bounds import Bounds
-from elastic_launcher.adaptive.decision import LEAST_IMPROVEMENT
 from elastic_launcher.adaptive.fit import fit
 from elastic_launcher.adaptive.observations import Configuration, Observation, Observations
 from elastic_launcher.adaptive.throughput import ThroughputModel

@@ -19,8 +19,8 @@ from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
-from tests.support.scripts.memory_train import Narrow
 from elastic_launcher.variables import AUTOSCALE_BATCH_SIZE
+from tests.support.scripts.memory_train import Narrow
 from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
