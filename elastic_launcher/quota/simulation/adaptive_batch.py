@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.fit import fit
+from elastic_launcher.adaptive.goodput import LEAST_IMPROVEMENT
 from elastic_launcher.adaptive.observations import Configuration, Observation, Observations
 from elastic_launcher.adaptive.throughput import ThroughputModel
 from elastic_launcher.quota.allocation.worth import Counts
