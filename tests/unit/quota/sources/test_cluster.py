@@ -34,7 +34,7 @@ def test_jobs_pods_and_machines_come_and_go() -> None:
         await seen.cluster.delete("pods", "bert-1", "nlp")
         await seen.cluster.delete("nodes", "m1")
         await seen.cluster.delete("services", "bert", "nlp")
-        await seen.world(lambda world: world == World(7, (), {}))
+        await seen.world(lambda world: world == World(7, (), {}, foreign=1))
 
     assert not follow(steps).said
 
