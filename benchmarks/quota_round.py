@@ -1,9 +1,10 @@
 """What one round of the quota controller takes, from 10 to 10,000 jobs on 10 to 1,000 machines of 8 GPUs.
 
-Two rounds are measured: ``allocation`` divides the GPUs among the jobs and chooses their machines; ``controller`` is
-the whole decision over ten projects, which chooses no machines. Each is measured when all jobs are new, when nothing
-has changed since the last round, and when a tenth of the jobs is gone; a row's time is the longest of these. A round
-with all jobs new also fits the model of each job's speed.
+Three rounds are measured: ``allocation`` divides the GPUs among the jobs and chooses their machines; ``controller`` is
+the whole decision over ten projects, which chooses no machines; ``sorts of machines`` is the same where four of five
+jobs can use one or two of nine sorts of machines alone. Each is measured when all jobs are new, when nothing has
+changed since the last round, and when a tenth of the jobs is gone; a row's time is the longest of these. A round with
+all jobs new also fits the model of each job's speed.
 
 The alternative is AdaptDL's allocator as shipped: 30 to 38 s with 160 jobs on 16 machines of 4 GPUs, which we measured
 once on another day. Published by the authors of Sia, on 64 GPUs, in the median: 2.2 s for Pollux' policy, which
@@ -33,12 +34,15 @@ from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.sources.usable import Stock, bounds_by_machines
 
 PEER_SECONDS = 34.0  # the middle of 30 to 38
 PUBLISHED = {"Pollux": 2.2, "Sia": 0.1}
 BAR_SECONDS = 1.0  # at 1,000 jobs on 1,000 machines
 GONE = 10  # one job of so many is gone in the third round
 PROJECTS = 10
+SORTS = 9  # of machines
+WIDE = 5  # one job of so many can use all of them
 NOW = 1e6
 
 T = TypeVar("T")
@@ -180,18 +184,59 @@ def allocation(size: Size) -> list[float]:
 
 def controller(size: Size) -> list[float]:
     """Returns the seconds of three decisions of the whole controller."""
-    jobs = draw(size.jobs)
     total = size.machines * size.gpus
-    projects = Projects(tuple(Project(f"project-{number}", total // PROJECTS) for number in range(PROJECTS)))
-    new, found = timed(lambda: decide(World(total, reports(jobs)), projects, Ledger(), NOW))
+    return decisions(size, lambda jobs: World(total, jobs))
+
+
+def sorts_of_machines(size: Size) -> list[float]:
+    """Returns the same where many jobs can use some of the machines alone."""
+    total = size.machines * size.gpus
+    names = [f"machine-{number:04}" for number in range(size.machines)]
+    sorts = [frozenset(names[number::SORTS]) for number in range(SORTS)]
+    random = np.random.default_rng(1)
+    pairs = random.integers(0, SORTS, (size.jobs, 2))
+    usable = {
+        f"job-{number}": frozenset(names) if number % WIDE == 0 else sorts[one] | sorts[other]
+        for number, (one, other) in enumerate(pairs)
+    }
+
+    def world(jobs: tuple[Job, ...]) -> World:
+        free, held = dict.fromkeys(names, size.gpus), {job.id: dict[str, int]() for job in jobs}
+        for job in sorted(jobs, key=lambda one: len(usable[one.id])):
+            missing = job.held
+            for name in sorted(usable[job.id], key=lambda name: -free[name]):
+                taken = min(missing, free[name])
+                if not taken:
+                    break
+                held[job.id][name] = taken
+                free[name] -= taken
+                missing -= taken
+        stock = Stock(dict.fromkeys(names, size.gpus), {}, held)
+        return World(total, jobs, bounds=tuple(bounds_by_machines(stock, jobs, usable, frozenset(names))))
+
+    return decisions(size, world)
+
+
+def decisions(size: Size, world: Callable[[tuple[Job, ...]], World]) -> list[float]:
+    """Returns the seconds of three decisions in the world of the jobs."""
+    jobs = draw(size.jobs)
+    guaranteed = size.machines * size.gpus // PROJECTS
+    projects = Projects(tuple(Project(f"project-{number}", guaranteed) for number in range(PROJECTS)))
+    first = world(reports(jobs))
+    new, found = timed(lambda: decide(first, projects, Ledger(), NOW))
     seen = reports(jobs, found)
-    same, again = timed(lambda: decide(World(total, seen), projects, found.ledger, NOW + 30))
-    fewer = tuple(job for number, job in enumerate(seen) if number % GONE)
-    gone, _ = timed(lambda: decide(World(total, fewer), projects, again.ledger, NOW + 60))
+    second = world(seen)
+    same, again = timed(lambda: decide(second, projects, found.ledger, NOW + 30))
+    third = world(tuple(job for number, job in enumerate(seen) if number % GONE))
+    gone, _ = timed(lambda: decide(third, projects, again.ledger, NOW + 60))
     return [new, same, gone]
 
 
-ROUNDS: dict[str, Callable[[Size], list[float]]] = {"allocation": allocation, "controller": controller}
+ROUNDS: dict[str, Callable[[Size], list[float]]] = {
+    "allocation": allocation,
+    "controller": controller,
+    "sorts of machines": sorts_of_machines,
+}
 
 
 def row(kind: str, size: Size, runs: list[list[float]]) -> dict[str, Any]:

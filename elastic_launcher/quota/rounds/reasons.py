@@ -33,7 +33,8 @@ class Reasons:
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
         self._capacity = _capacity(world, ledger.plan)
-        self._counted: dict[str, int] = {}
+        self._counted: dict[str, int] = {}  # by the name of a bound, so that no job has them summed up again
+        self._targeted: dict[str, int] = {}
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -87,6 +88,12 @@ class Reasons:
             found = (self._accounts[name].counted for name in bound.jobs if name in self._accounts)
             self._counted[bound.name] = sum(found)
         return self._counted[bound.name]
+
+    def _target(self, bound: Bound) -> int:
+        """Returns what the jobs of a bound should have."""
+        if bound.name not in self._targeted:
+            self._targeted[bound.name] = sum(self._targets.gpus.get(name, 0) for name in bound.jobs)
+        return self._targeted[bound.name]
 
     def _with_those_below(self, name: str) -> int:
         """Returns what a project and all below it are allowed, with their pods that are not elastic."""
@@ -148,7 +155,7 @@ class Reasons:
             if account.was_paused(now - self._projects.grow_after):
                 return account.reason
             for bound in member.bounds:
-                if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
+                if self._target(bound) + least > bound.gpus:
                     return (
                         f"waits: it needs {gpus(least)}; {self._left_by(bound, member.job)}, and other jobs come first"
                     )

@@ -40,7 +40,7 @@ class Bound:
     taken: int = 0
     above: bool = False
     movable: int = 0
-    holders: tuple[tuple[str, int], ...] = ()
+    holders: tuple[tuple[str, int], ...] = field(default=(), hash=False)  # it is long, and bounds are looked up often
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,16 @@ def test_what_a_job_holds_that_can_use_other_machines_too_is_not_left_to_those_t
     assert bounds(TWO, {"x": "a", "y": "ab"}, held={"x": {"a": 1}, "y": {"a": 2, "b": 2}}) == {("x", 1): (2, 2)}
 
 
+@pytest.mark.parametrize(("per_node", "movable"), [(1, 3), (2, 2)])
+def test_a_bound_says_what_others_hold_there_and_what_would_be_left_without_them(per_node: int, movable: int) -> None:
+    usable = {"x": frozenset("a"), "y": frozenset("ab"), "z": frozenset("ab")}
+    held = {"y": {"a": 1, "b": 2}, "z": {"a": 2}}
+    reports = [job(name, per_node=per_node if name == "x" else 1) for name in usable]
+    found = bounds_by_machines(Stock(TWO, {"a": 1}, held), reports, usable, frozenset(TWO))
+    of_x = next(one for one in found if one.jobs == {"x"})
+    assert (of_x.gpus, of_x.taken, of_x.movable, of_x.holders) == (0, 4, movable, (("z", 2), ("y", 1)))
+
+
 def test_what_a_job_holds_on_machines_that_it_could_not_use_any_more_is_its_own() -> None:
     assert bounds(TWO, {"x": "a", "y": "ab"}, held={"x": {"b": 2, "gone": 3}}) == {("x", 1): (6, 0)}
 
