@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
+from elastic_launcher.batch import whole_number
 from elastic_launcher.control.messages import BatchChanged
 from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
 from elastic_launcher.torch.data.training_data import TrainingData
@@ -39,6 +40,8 @@ def turn_on(
             "autoscale_batch_size() was called twice; the batch belongs to the job: call it once, on the loader that "
             "it trains on"
         )
+    if session.finds_limit:
+        session.max_batch_per_gpu = max(session.max_batch_per_gpu, whole_number("max_batch_size", max_batch_size))
     bounds = read_bounds(
         session.schedule.batch_size(0),
         session.max_batch_per_gpu,
