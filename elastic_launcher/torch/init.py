@@ -26,7 +26,7 @@ TORCHRUN_SECONDS = 300.0  # for all ranks of plain torchrun to come
 _is_rank = False  # whether this process is a rank of a job that others know
 
 
-def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = None, *, seed: int = 0) -> Job:
+def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | None = None, *, seed: int = 0) -> Job:
     """Makes this process a rank of an elastic training job.
 
     It does not wait for other ranks. Under `elastic-launcher run` the batch sizes may come from the launcher; plain
@@ -34,7 +34,8 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
 
     Args:
         global_batch_size: Samples of each optimizer step, over all ranks.
-        max_batch_per_gpu: Most samples that fit on one GPU at a time.
+        max_batch_per_gpu: Most samples that fit on one GPU at a time; "auto" has each process find that before it is
+            admitted, at most the global batch.
         seed: What all random numbers derive from; generators are seeded with it at once.
 
     Raises:
@@ -53,7 +54,8 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
         spare_output()
         member = Member(launch, device, float(os.environ.get(variables.ORPHAN_TIMEOUT, "60")))
     schedule = BatchSchedule.fixed(batch)
-    session = Session(schedule, largest, seed, device, launch, member, ModelBuffers(), TrainingState())
+    session = Session(schedule, largest or batch, seed, device, launch, member, ModelBuffers(), TrainingState())
+    session.finds_limit = largest is None
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))
     job = Job(session)

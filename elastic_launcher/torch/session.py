@@ -100,6 +100,7 @@ class Session:
         norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
         looked_at: After how many registrations of modules.
         noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
+        finds_limit: Whether the rehearsal is to find how large micro-batches may be.
         known_limit: The largest micro-batch that fits into this rank's memory, where one did not; None otherwise.
         times: Of this rank's steps, by configuration.
         autoscaling: The adaptive batch; None where the global batch is fixed.
@@ -139,6 +140,7 @@ class Session:
     norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
     looked_at: int = 0
     noise: NoiseMeter | None = None
+    finds_limit: bool = False
     known_limit: int | None = None
     times: Observations = field(default_factory=Observations)
     autoscaling: Autoscaling | None = None
@@ -249,7 +251,11 @@ class Session:
     @property
     def max_micro_batch(self) -> int:
         """Most samples of this rank's micro-batches in training; other ranks may have another limit."""
-        return self._asked_micro_batch if self.known_limit is None else min(self._asked_micro_batch, self.known_limit)
+        return self.limited(self._asked_micro_batch)
+
+    def limited(self, samples: int) -> int:
+        """Returns a largest micro-batch, or what is known to fit into this rank's memory if that is less."""
+        return samples if self.known_limit is None else min(samples, self.known_limit)
 
     @property
     def _asked_micro_batch(self) -> int:

@@ -124,6 +124,23 @@ def test_processes_that_come_back_with_smaller_micro_batches_do_not_count_as_fai
     assert_same_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("where", "changes", "most"),
+    [
+        pytest.param("backward", [(1, 11, 10)], 10, id="in job.backward"),
+        pytest.param("forward", [(1, 16, 8)], 8, marks=pytest.mark.thorough, id="where it costs the process"),
+    ],
+)
+def test_the_largest_micro_batch_that_fits_is_found_in_the_rehearsal(
+    tmp_path: Path, where: str, changes: list[tuple[int, int, int]], most: int
+) -> None:
+    job = play(tmp_path, "1:1", fits={"": 10}, where=where, m="auto")
+    assert lowered(job) == changes
+    member = 1 + len(job.events.of("node_failed"))
+    assert {size for _, size in sizes(tmp_path, member)} == {BATCH // math.ceil(BATCH / most), 1}  # the tail is one
+    assert_same_model(tmp_path)
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_sample_that_does_not_fit_ends_the_job_and_the_message_says_what_to_do(tmp_path: Path, where: str) -> None:
     job = play(tmp_path, "1:1", 1, fits={"": 0}, where=where, guarded=True, m=5)

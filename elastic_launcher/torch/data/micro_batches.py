@@ -30,6 +30,7 @@ class MicroBatch:
         recovered: Whether this rank has found back to its peers since, or did not lose them.
         piece: Which samples it has.
         broke: The message about its backward pass if an exception broke that off.
+        fits: Samples that are known to fit, in a rehearsal that looks for the most.
         owners: For which optimizers `backward` was called, in a rehearsal; -1 where the script named none.
     """
 
@@ -44,6 +45,7 @@ class MicroBatch:
     recovered: bool = False
     piece: Piece = (0, 0, 0)
     broke: str = ""
+    fits: int = 0
     owners: list[int] = field(default_factory=list)
 
 

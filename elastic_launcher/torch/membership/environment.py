@@ -10,6 +10,8 @@ import torch
 
 from elastic_launcher import variables
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -77,14 +79,25 @@ def _setting(name: str, argument: int | None, variable: str, environment: Mappin
 
 
 def read_batch(
-    global_batch_size: int | None, max_batch_per_gpu: int | None, environment: Mapping[str, str] = os.environ
-) -> tuple[int, int]:
-    """Returns the global batch size and the largest micro-batch, from the arguments or the launcher's environment.
+    global_batch_size: int | None, max_batch_per_gpu: int | str | None, environment: Mapping[str, str] = os.environ
+) -> tuple[int, int | None]:
+    """Returns the global batch size and the largest micro-batch, from the arguments or the launcher's environment; None
+    for the latter where the job is to find it.
 
     Raises:
         ValueError: If a number is missing, not a whole number of 1 or more, or given twice and different.
     """
     batch = _setting("global_batch_size", global_batch_size, variables.GLOBAL_BATCH_SIZE, environment)
+    if isinstance(max_batch_per_gpu, str):
+        given = environment.get(variables.MAX_BATCH_PER_GPU)
+        if max_batch_per_gpu != AUTO:
+            raise ValueError(f"max_batch_per_gpu is {max_batch_per_gpu!r}; it must be a whole number, or {AUTO!r}")
+        if given is not None:
+            raise ValueError(
+                f"max_batch_per_gpu is {AUTO!r} in init() but {given} in {variables.MAX_BATCH_PER_GPU} (from the "
+                "launcher); give it in one place"
+            )
+        return batch, None
     return batch, _setting("max_batch_per_gpu", max_batch_per_gpu, variables.MAX_BATCH_PER_GPU, environment)
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
+from elastic_launcher.batch import whole_number
 from elastic_launcher.control.messages import BatchChanged
 from elastic_launcher.options import BY_KEY
 from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
@@ -53,6 +54,8 @@ def turn_on(
     most, name = (max_batch_size, "max_batch_size") if option is None else (option, FLAG)
     if most is None:
         return  # the script allows it, and nobody asks for it
+    if session.finds_limit:
+        session.max_batch_per_gpu = max(session.max_batch_per_gpu, whole_number(name, most))
     bounds = read_bounds(
         session.schedule.batch_size(0),
         session.max_batch_per_gpu,

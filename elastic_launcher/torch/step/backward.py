@@ -127,7 +127,8 @@ class Backward:
         if reduced and session.member is None:
             error.add_note("ranks of plain torchrun can't do a step again whose gradient is being reduced")
             raise error
-        if not lower_limit(session, micro):
+        searches = micro.rehearsal and micro.fits > 0
+        if not searches and not lower_limit(session, micro):
             error.add_note(ADVICE)
             raise error
         session.lose_gradients()

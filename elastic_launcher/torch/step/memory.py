@@ -42,14 +42,27 @@ def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) ->
     ``leaves``: this process ends, and another one takes its place.
     """
     size, now = micro.piece[2], session.max_micro_batch
-    smaller = max(session.least_micro_batch, size // 2)
+    smaller = max(session.least_micro_batch, micro.fits, size // 2)
     if smaller >= min(size, now):
         return False
+    note_limit(session, size, smaller, leaves=leaves)
+    return True
+
+
+def note_limit(session: Session, size: int, smaller: int, *, leaves: bool = False) -> None:
+    """Notes that a micro-batch of ``size`` samples was too large for this rank, where a smaller one may fit."""
     session.known_limit = smaller
     kind = device_kind(session.device)
     session.report(MicroBatchLowered(session.position.step, kind, size, smaller, leaves))
     complain(f"a micro-batch of {size} samples does not fit into memory ({kind}): at most {smaller} from now on")
-    return True
+
+
+def reserve_optimizer_state(session: Session) -> list[torch.Tensor]:
+    """Returns memory as large as the state of optimizers that have not stepped will be (Adam's, or less)."""
+    stateless = [one for one in session.state.optimizers if not one.state]
+    trained = [p for one in stateless for group in one.param_groups for p in group["params"] if p.requires_grad]
+    size = sum(p.numel() * p.element_size() for p in trained)
+    return [torch.empty(size, dtype=torch.uint8, device=session.device) for _ in range(2)]
 
 
 def free_memory(session: Session, error: BaseException, loss: torch.Tensor | None = None) -> None:

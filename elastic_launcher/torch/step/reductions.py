@@ -48,7 +48,7 @@ def _evaluate_share(
     Raises:
         GroupError: If a peer was lost meanwhile.
     """
-    mine = share(loader.size, session.max_batch_per_gpu, membership.world_size, membership.rank)
+    mine = share(loader.size, session.limited(session.max_batch_per_gpu), membership.world_size, membership.rank)
     pieces = pieces_of(0, StepSamples(0, loader.size), mine)
     sums: dict[str, torch.Tensor] = {}
     with rng.preserve(), torch.no_grad():

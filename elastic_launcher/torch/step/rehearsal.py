@@ -17,6 +17,9 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.micro_batches import SPARE_SAMPLES, MicroBatch
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.step.memory import note_limit, reserve_optimizer_state
+
+FINENESS = 8  # a limit is found but for this part of it: each further try costs a run of the loop body
 
 
 def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iterator[MicroBatch]:
@@ -42,20 +45,28 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     def smallest() -> int:
         return min(SPARE_SAMPLES, session.max_micro_batch)
 
+    def try_once(size: int, fits: int = 0) -> Generator[MicroBatch, None, MicroBatch | None]:
+        rng.seed_all(seed, session.device)
+        micro = micro_batch(size)
+        micro.fits = fits
+        yield micro
+        if not micro.dropped:
+            return micro
+        session.buffers.undo_step()  # it was too large for memory
+        return None
+
     def try_body(size: Callable[[], int]) -> Generator[MicroBatch, None, list[int]]:
-        while True:
-            rng.seed_all(seed, session.device)
-            micro = micro_batch(size())
-            yield micro
-            if not micro.dropped:
-                break
-            session.buffers.undo_step()  # it was too large for memory
+        while (micro := (yield from try_once(size()))) is None:
+            pass
         session.buffers.check()
         session.buffers.refuse_changed(still)
         return micro.owners
 
     session.buffers.begin_step()
     still = session.buffers.still()
+    if session.finds_limit and session.known_limit is None and member is not None:
+        least = max(1, session.least_world_size)
+        yield from find_limit(session, max(session.share(count, Division(0, least)).micro_batches), try_once)
     first = yield from try_body(largest)
     second = yield from try_body(smallest)
     if first != second:  # because of the samples, or of something that changes from try to try
@@ -69,6 +80,30 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
         member.formations.warm_up()
     gc.collect()
     gc.freeze()  # a full collection over all that was imported takes longer than any resize
+
+
+def find_limit(
+    session: Session, most: int, try_once: Callable[[int, int], Generator[MicroBatch, None, MicroBatch | None]]
+) -> Generator[MicroBatch, None, None]:
+    """Finds the largest micro-batch that fits, of at most ``most`` samples: by doubling, then by bisection.
+
+    ``try_once`` tries a size, where another one is known to fit, and returns None where it does not fit.
+    """
+    fits, tried = session.least_micro_batch, min(most, SPARE_SAMPLES * session.least_micro_batch)
+    reserved = reserve_optimizer_state(session)
+    too_large = most + 1
+    while fits < tried < too_large:
+        if (yield from try_once(tried, fits)) is None:
+            too_large = tried
+        else:
+            fits = tried
+        doubles = too_large > most
+        if not doubles and too_large - fits <= max(1, fits // FINENESS):
+            break
+        tried = min(most, 2 * fits) if doubles else (fits + too_large) // 2
+    reserved.clear()
+    if too_large <= most:
+        note_limit(session, too_large, fits)
 
 
 def _name_counter(first: list[int], again: list[int]) -> str:

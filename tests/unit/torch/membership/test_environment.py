@@ -35,17 +35,24 @@ def test_batch_sizes_come_from_the_arguments_or_the_environment(
         ((256, None), {}, "--max-batch-per-gpu"),
         ((0, 64), {}, "global_batch_size is 0"),
         ((256, 2.5), {}, "max_batch_per_gpu is 2.5"),
+        ((256, "most"), {}, "max_batch_per_gpu is 'most'; it must be a whole number, or 'auto'"),
+        ((256, "auto"), GIVEN, "max_batch_per_gpu is 'auto' in init() but 64 in ELASTIC_MAX_BATCH_PER_GPU"),
         ((True, 64), {}, "global_batch_size is True"),
         ((None, 64), {GLOBAL_BATCH_SIZE: "many"}, "ELASTIC_GLOBAL_BATCH_SIZE is 'many'"),
         ((None, 64), {GLOBAL_BATCH_SIZE: "0"}, "ELASTIC_GLOBAL_BATCH_SIZE is 0"),
     ],
 )
 def test_batch_sizes_that_differ_or_make_no_sense_are_refused(
-    arguments: tuple[int | None, int | None], environment: dict[str, str], said: str
+    arguments: tuple[int | None, int | str | None], environment: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ValueError) as caught:
         read_batch(*arguments, environment)
     assert said in str(caught.value)
+
+
+def test_a_micro_batch_that_is_to_be_found_needs_the_global_batch() -> None:
+    assert read_batch(256, "auto", {}) == (256, None)
+    assert read_batch(None, "auto", {GLOBAL_BATCH_SIZE: "256"}) == (256, None)
 
 
 def test_how_the_process_was_started() -> None:

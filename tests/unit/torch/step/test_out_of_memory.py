@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Generator
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from elastic_launcher.torch.data.micro_batches import MicroBatch
+from elastic_launcher.torch.step.rehearsal import find_limit
 from tests.support.scripts.memory_train import Narrow
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 
@@ -75,6 +78,18 @@ def test_a_single_sample_that_does_not_fit_ends_the_training_and_says_what_to_do
     assert "Use a device with more memory" in raised.value.__notes__[0]
 
 
+def test_an_evaluation_keeps_to_what_fits() -> None:
+    def body(group: ThreadGroup) -> tuple[list[int], Any]:
+        job, sizes = thread_job(group, BATCH, BATCH), list[int]()
+        job._session.known_limit = 4 + group.rank
+        found = job.evaluate(lambda x, y: sizes.append(len(x)) or {"y": y.sum()}, job.dataloader(TensorDataset(X, Y)))
+        return sizes, found
+
+    (one, found), (other, _) = run_ranks(2, body)
+    assert (max(one), max(other), sum(one) + sum(other)) == (4, 5, SAMPLES)
+    assert found["y"] == pytest.approx(float(Y.sum()), rel=1e-12)
+
+
 def test_with_batch_norm_no_micro_batch_comes_to_have_one_sample() -> None:
     norm = nn.BatchNorm1d(3).double()
     for _, steps, sizes in run_ranks(2, lambda group: train(group, {0: 3, 1: 3}, "backward", norm=norm)):
@@ -82,6 +97,32 @@ def test_with_batch_norm_no_micro_batch_comes_to_have_one_sample() -> None:
         assert min(sizes) >= 2 and max(sizes[-4:]) <= 3
     with pytest.raises(torch.OutOfMemoryError):
         run_ranks(1, lambda group: train(group, {0: 2}, "backward", norm=norm))
+
+
+@pytest.mark.parametrize("norm", [None, "batch norm"])
+@pytest.mark.parametrize("most", [1, 2, 7, 64, 1000])
+def test_the_largest_micro_batch_that_fits_is_found_by_doubling_and_bisection(most: int, norm: str | None) -> None:
+    def found(group: ThreadGroup, fits: int) -> tuple[int | None, list[int]]:
+        session, tries = thread_job(group, 1000, 1000)._session, list[int]()
+        session.normalizes = norm
+
+        def try_once(size: int, known: int) -> Generator[MicroBatch, None, MicroBatch | None]:
+            assert known < size <= most and known <= max(fits, session.least_micro_batch)
+            tries.append(size)
+            micro = MicroBatch(0, 1000, last=True, rehearsal=True)
+            yield micro
+            return micro if size <= fits else None
+
+        for _ in find_limit(session, most, try_once):
+            pass
+        return session.known_limit, tries
+
+    least = 1 if norm is None else 3
+    for fits in {1, 2, 3, most // 3, most - 1, most} - {0}:
+        [(limit, tries)] = run_ranks(1, lambda group, fits=fits: found(group, fits))
+        assert limit is None if fits >= most or most <= least else least <= limit <= max(fits, least)
+        assert limit is None or fits - limit <= max(1, limit // 8)
+        assert len(tries) <= 14 and tries[:1] == [min(most, 2 * least)][: most > least]
 
 
 def test_what_follows_a_complete_step_in_the_block_is_raised() -> None:
