@@ -115,7 +115,7 @@ def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: 
         "waits": _wait(state, config),
         "following": {"allowed": hint.get("allowed"), "generation": hint.get("hint_generation")} if hint else None,
         "speeds": {str(ranks): _rounded(speed) for ranks, speed in sorted(state.speeds.items())},
-        "goodput": [{key: one[key] for key in IN_DEMAND} for one in goodput_by_size(state, job)],
+        "goodput": [] if over else [{key: one[key] for key in IN_DEMAND} for one in goodput_by_size(state, job)],
         "steps_left": None if state.total_steps is None else max(0, state.total_steps - state.step),
         "start_seconds": None if state.usage.start_seconds is None else round(state.usage.start_seconds, 1),
         "changes": state.usage.changes,
