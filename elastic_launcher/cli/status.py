@@ -19,7 +19,7 @@ from elastic_launcher.cli.job_argument import JOB, job_folder, named, refuse, te
 from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.host.lock import launcher_lives
-from elastic_launcher.report.describe import position, quota, silent, slow
+from elastic_launcher.report.describe import adaptive, position, quota, silent, slow
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.status import document
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
@@ -90,6 +90,7 @@ def _rows(where: tuple[str, str], found: Mapping[str, Any]) -> list[tuple[str, s
         ("hint (GPUs)", quota(found["hint"] or {})),
         ("queue (GPUs)", "" if found.get("admitted") is None else quota({"admitted": found["admitted"]})),
         ("samples per second", "" if not found["samples_per_second"] else rate(found["samples_per_second"])),
+        ("adaptive batch", adaptive(found.get("adaptive") or {})),
         ("resizes", str(found["resizes"]) if found["generation"] else ""),
         *((f"node {node['node']}", _node(node)) for node in found["nodes"]),
         *((name, number(value)) for name, value in found["logged"].items()),

@@ -163,7 +163,10 @@ class Left(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """Report: the progress of the training, from rank 0, at most once a second and at each epoch's end."""
+    """Report: the progress of the training, from rank 0, at most once a second and at each epoch's end.
+
+    ``adaptive`` has the values of an adaptive batch, by name (`torch.step.adaptive_values`).
+    """
 
     step: int
     epoch: int
@@ -174,6 +177,7 @@ class Progress(Message, frozen=True):
     total_steps: int | None = None
     samples: int | None = None
     phase: int = 0
+    adaptive: Mapping[str, float] | None = None
 
 
 class Log(Message, frozen=True):

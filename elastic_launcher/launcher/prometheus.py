@@ -33,6 +33,10 @@ class JobCollector(Collector):
             ("generation", "Number of the present generation.", state.generation),
             ("resizes", "How often the job has changed its size.", state.resizes),
             ("stragglers", "Ranks that are slow for long.", len(state.stragglers)),
+            ("global_batch", "Samples of a step, with an adaptive batch.", state.adaptive.get("batch")),
+            ("lr_factor", "What learning rates are multiplied by.", state.adaptive.get("lr_factor")),
+            ("noise_scale", "The gradient noise scale, in samples.", state.adaptive.get("noise_scale")),
+            ("efficiency", "What a sample is worth at this batch.", state.adaptive.get("efficiency")),
             ("waiting", "1 while the job waits for quota or for nodes.", int(bool(state.waits_for))),
         ):
             if isinstance(value, int | float):

@@ -327,6 +327,32 @@ def batch_chart(history: History) -> str:
     return chart.figure([chart.stairs(sizes, "ranks")], _behind(chart, history), values=whole_ticks(high))
 
 
+ADAPTIVE = {
+    "noise_scale": ("Noise scale", "samples: a batch of so many is as much signal as noise"),
+    "efficiency": ("Efficiency", "what a sample is worth at that batch, over one of the first batch"),
+    "lr_factor": ("Learning-rate factor", "mean over all parameter groups"),
+}
+"""The charts of an adaptive batch: title and unit, by the value's name."""
+
+
+def adaptive_charts(history: History) -> str:
+    """Draws the values of an adaptive batch; empty for a fixed one."""
+    return "\n".join(_adaptive_chart(history, name) for name in ADAPTIVE if history.adaptive.get(name))
+
+
+def _adaptive_chart(history: History, name: str) -> str:
+    (title, unit), points = ADAPTIVE[name], history.adaptive[name]
+    values = [value for _, value in points]
+    low, high = min(values), max(values)
+    logarithmic = low > 0 and high / low > LOG_FROM
+    low, high = (low / 1.2, high * 1.2) if logarithmic else (0.0, high * 1.08 or 1.0)
+    text = f"last {number(values[-1])}, least {number(min(values))}, most {number(max(values))}"
+    unit += ", logarithmic" if logarithmic else ""
+    chart = Chart(name, title, unit, text, history.seconds, low, high, inner=90, logarithmic=logarithmic)
+    marks = log_ticks(low, high) if logarithmic else ticks(low, high, 3)
+    return chart.figure([chart.curve(points, "speed")], _behind(chart, history), values=marks)
+
+
 def _calm_top(values: Sequence[float], means: Sequence[float]) -> float:
     """Returns a top that a single outlier does not raise."""
     ordered = sorted(values)

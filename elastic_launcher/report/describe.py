@@ -7,7 +7,7 @@ from typing import Any
 
 from elastic_launcher.events import Event
 from elastic_launcher.report.state import JobState, outcome
-from elastic_launcher.report.words import duration, first_line, listing, number, plural, rate
+from elastic_launcher.report.words import duration, first_line, listing, number, plural, rate, share
 
 CAUSES = {
     "start": "",
@@ -137,6 +137,16 @@ def loss(state: JobState) -> str:
 def speed(state: JobState) -> str:
     """Returns the samples per second; empty before they are known."""
     return f"{rate(state.samples_per_second)} samples/s" if state.samples_per_second else ""
+
+
+def adaptive(values: Mapping[str, float]) -> str:
+    """Returns the values of an adaptive batch; empty for a fixed one."""
+    if not values:
+        return ""
+    parts = [f"{number(values.get('batch'))} samples", f"learning rates × {number(values.get('lr_factor'))}"]
+    parts += [f"noise scale {number(values['noise_scale'])}"] if "noise_scale" in values else []
+    parts += [f"efficiency {share(values['efficiency'])}"] if "efficiency" in values else []
+    return ", ".join(parts)
 
 
 def time_left(state: JobState) -> str:

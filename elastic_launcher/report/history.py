@@ -118,6 +118,7 @@ class History:
         loss: (moment, value) of each report; nan for what is not finite.
         speed: (moment, samples per second) of each report.
         batches: (moment, samples of a step) since the start and from each change on; empty where it never changed.
+        adaptive: (moment, value) of each report, by the name of a value of the adaptive batch.
         notes: All that happened, in words.
     """
 
@@ -131,6 +132,7 @@ class History:
     loss: tuple[tuple[float, float], ...] = ()
     speed: tuple[tuple[float, float], ...] = ()
     batches: tuple[tuple[float, int], ...] = ()
+    adaptive: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
 
     @property
@@ -189,6 +191,7 @@ def relate(events: Sequence[Event]) -> History:
         loss=tuple((at, _or_nan(event["loss"])) for at, event in progress if event.get("loss") is not None),
         speed=tuple((at, value) for at, event in progress if (value := finite(event.get("samples_per_second")))),
         batches=_batches(timed),
+        adaptive=_adaptive(progress),
         notes=tuple(Note(at, event.kind, text) for at, event in timed if (text := describe(event)) is not None),
     )
 
@@ -250,6 +253,15 @@ def _batches(timed: Timed) -> tuple[tuple[float, int], ...]:
     changes = [(at, event) for at, event in timed if event.kind == "batch_changed"]
     first = [(0.0, int(event["old"])) for _, event in changes[:1]]
     return (*first, *((at, int(event["new"])) for at, event in changes))
+
+
+def _adaptive(progress: Timed) -> dict[str, tuple[tuple[float, float], ...]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for at, event in progress:
+        for name, given in (event.get("adaptive") or {}).items():
+            if (value := finite(given)) is not None:
+                found.setdefault(name, []).append((at, value))
+    return {name: tuple(points) for name, points in found.items()}
 
 
 def _quotas(timed: Iterable[tuple[float, Event]]) -> tuple[Quota, ...]:

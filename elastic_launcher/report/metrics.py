@@ -40,6 +40,7 @@ class Metrics:
         checkpoints: How many were saved.
         checkpoint_bytes: What they took on disk, all together.
         checkpoint_held_seconds: How long the training waited for them, all together.
+        adaptive: The last values of the adaptive batch, by name; empty with a fixed one.
         goodput_by_size: Useful samples per second on each number of ranks that the job could have.
         loss: The last one reported; None if there was none, or it was not finite.
         loss_not_finite: How many reports had a NaN or infinite loss.
@@ -69,6 +70,7 @@ class Metrics:
     checkpoints: int
     checkpoint_bytes: int
     checkpoint_held_seconds: float
+    adaptive: dict[str, float]
     goodput_by_size: list[dict[str, Any]]
     loss: float | None
     loss_not_finite: int
@@ -119,6 +121,7 @@ def measure(events: Sequence[Event]) -> Metrics:
         checkpoint_bytes=sum(event.get("bytes") or 0 for event in saved),
         checkpoint_held_seconds=round(sum(finite(event.get("held_seconds")) or 0.0 for event in saved), 3),
         steps_redone=kinds.count("step_redone"),
+        adaptive=dict(state.adaptive),
         goodput_by_size=goodput_by_size(state, {}),
         loss=finite(state.loss),
         loss_not_finite=sum(event.get("loss") is not None and finite(event["loss"]) is None for event in progress),

@@ -14,6 +14,9 @@ from elastic_launcher.report.state import JobState
 EVERY_SECONDS = 30.0
 """Between two lines while nothing changes: a log stays readable, and nobody thinks that the training hangs."""
 
+ADAPTIVE = ("batch", "lr_factor", "noise_scale", "efficiency")
+"""The values of an adaptive batch that a line shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -62,6 +65,7 @@ def progress_line(state: JobState) -> str:
         "pending_nodes": f"{len(state.pending)}" if state.pending else "",
         "loss": _number(state.loss),
         "samples_per_second": "" if state.lacks else _number(state.samples_per_second),
+        **{name: _number(state.adaptive.get(name)) for name in ADAPTIVE},
         "slow_ranks": _ranks(state, state.stragglers),
         "silent_ranks": _ranks(state, state.silent),
     }

@@ -61,6 +61,7 @@ class JobState:
         step_seconds: How long a step takes now, on average; None before that is known.
         steady_seconds: The same over those steps of the generation that follow its first report; None before.
         speeds: Steps a second by the number of ranks, each as it was last, without the time of reconfigurations.
+        adaptive: The values of the adaptive batch in the last progress, by name; empty with a fixed one.
         step_times: What the ``step_times`` events said together, as `adaptive.step_times` reads it; empty before.
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
         nodes: All that ever were, by their numbers.
@@ -94,6 +95,7 @@ class JobState:
     step_seconds: float | None = None
     steady_seconds: float | None = None
     speeds: Mapping[int, float] = field(default_factory=dict)
+    adaptive: Mapping[str, float] = field(default_factory=dict)
     step_times: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 0
     members: tuple[Mapping[str, int], ...] = ()
@@ -214,6 +216,7 @@ def _advance(state: JobState, event: Event) -> JobState:
                 total_steps=get("total_steps"),
                 samples=get("samples") or state.samples,
                 loss=get("loss"),
+                adaptive=get("adaptive") or {},
                 samples_per_second=get("samples_per_second") or state.samples_per_second,
                 step_seconds=_step_seconds(state, event, now),
                 steady_seconds=(steady := _steady_seconds(state, event, now)),

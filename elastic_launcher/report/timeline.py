@@ -9,7 +9,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
-from elastic_launcher.report.charts import batch_chart, loss_chart, node_chart, size_chart, speed_chart
+from elastic_launcher.report.charts import adaptive_charts, batch_chart, loss_chart, node_chart, size_chart, speed_chart
 from elastic_launcher.report.describe import shape
 from elastic_launcher.report.history import Generation, History, Note
 from elastic_launcher.report.metrics import Metrics
@@ -40,6 +40,7 @@ def render(history: History, metrics: Metrics, *, framed: bool = False) -> str:
         loss_chart(history),
         speed_chart(history),
         batch_chart(history),
+        adaptive_charts(history),
         _spent(metrics),
         _generations(history),
         _notable(history),

@@ -25,6 +25,7 @@ from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.step.adaptive_values import adaptive_values
 from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
 from elastic_launcher.torch.step.learning_rate import gain_now, mean_factor, statistical_epochs
@@ -333,6 +334,22 @@ class Job:
             plain[str(name)] = number
         if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):
             self._session.report(Log(self.step, self.rank, plain))
+
+    def to_tensorboard(self, writer: Any, global_step: int | None = None, tag_prefix: str = "") -> None:
+        """Writes the values of an adaptive batch as scalars: ``batch``, ``lr_factor``, ``noise_scale``,
+        ``efficiency``, ``gain`` and ``statistical_epoch``. Nothing with a fixed batch, nor on other ranks than rank 0.
+
+        Args:
+            writer: A ``SummaryWriter``, or what `on_main` has made of one.
+            global_step: The optimizer steps done by default.
+            tag_prefix: What the names of the scalars begin with, such as ``adaptive/``.
+        """
+        values = adaptive_values(self._session)
+        if not values or self.rank != 0:
+            return
+        step = self.step if global_step is None else global_step
+        for name, value in {**values, "gain": self.gain, "statistical_epoch": self.statistical_epoch}.items():
+            writer.add_scalar(f"{tag_prefix}{name}", value, step)
 
     def save(self) -> None:
         """Asks for a checkpoint of the whole job after the next step that is completed; from any or all ranks.

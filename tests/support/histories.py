@@ -93,7 +93,9 @@ class Story:
             left=left,
         )
 
-    def train(self, seconds: float, steps_a_second: float = 4.0, every: float = 1.0, loss: Any = None) -> Story:
+    def train(
+        self, seconds: float, steps_a_second: float = 4.0, every: float = 1.0, loss: Any = None, **more: Any
+    ) -> Story:
         end = self.now + seconds
         while self.now + every <= end + 1e-9:
             self.now += every
@@ -111,6 +113,7 @@ class Story:
                 total_steps=self.total_steps,
                 samples=self.step * SAMPLES,
                 world_size=len(self.nodes) * self.size,
+                **more,
             )
         return self
 

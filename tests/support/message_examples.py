@@ -19,7 +19,7 @@ EXAMPLES: list[Message] = [
     messages.FormFailed(3, "time-out"),
     Active(3, 11, 11, 0, 0.02),
     messages.Left(9),
-    Progress(9, 1, 0.5, 100.0, 8, 4, 32, 576),
+    Progress(9, 1, 0.5, 100.0, 8, 4, 32, 576, adaptive={"batch": 64.0, "lr_factor": 1.25}),
     messages.Log(9, 1, {"accuracy": 0.5}),
     messages.StepFailed(3, 9, "reset"),
     messages.StepRedone(9),

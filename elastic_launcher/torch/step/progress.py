@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from elastic_launcher.control import messages
 from elastic_launcher.torch.membership.reports import FLUSH_SECONDS
+from elastic_launcher.torch.step.adaptive_values import adaptive_values
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.training_data import TrainingData
     from elastic_launcher.torch.session import Session
 
+DIGITS = 5  # significant ones of an adaptive batch's values
 FIRST_INTERVAL = 1.0  # seconds between two reports
 REPORTS_PER_DOUBLING = 10_000  # the interval grows with the job's age, so that its events stay below 50 MB
 
@@ -76,6 +78,7 @@ class Progress:
                 total_steps=self._total(steps),
                 samples=position.samples,
                 phase=position.phase,
+                adaptive={name: float(f"{one:.{DIGITS}g}") for name, one in adaptive_values(session).items()} or None,
             )
         )
         self._reported_at, self._reported_samples, self._reported_step = now, position.samples, position.step

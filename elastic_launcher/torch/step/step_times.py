@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict, replace
+from functools import lru_cache
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.goodput import GradientNoise
 from elastic_launcher.adaptive.observations import Configuration, Observation
+from elastic_launcher.batch import share
 from elastic_launcher.control import messages
-from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
 
 FEWEST_STEPS = 5  # of a configuration before it is reported
@@ -36,11 +37,19 @@ def time_step(session: Session, batch_size: int, samples: int, world_size: int) 
     steady = session.pace.steady
     if steady is None or samples != batch_size:
         return
-    micro_batches = session.share(batch_size, Division(0, world_size)).micro_batches
-    (seconds, own), count = steady, len(micro_batches)
+    most, statistics = session.max_micro_batch, session.normalizes is not None
+    micro_batch, count = _shape(batch_size, most, world_size, statistics)
+    seconds, own = steady
     # a GPU computes while this process seems to wait for its peers
     each = own / count if session.device.type == "cpu" else None
-    session.times.add(Observation(machines_of(world_size), world_size, micro_batches[0], count, seconds, each))
+    session.times.add(Observation(machines_of(world_size), world_size, micro_batch, count, seconds, each))
+
+
+@lru_cache(maxsize=64)
+def _shape(batch_size: int, most: int, world_size: int, batch_statistics: bool) -> tuple[int, int]:
+    """Returns the samples of rank 0's largest micro-batch, and how many it has."""
+    micro_batches = share(batch_size, most, world_size, 0, batch_statistics=batch_statistics).micro_batches
+    return micro_batches[0], len(micro_batches)
 
 
 def machines_of(world_size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from elastic_launcher.host.prometheus import serving
 from elastic_launcher.launcher.prometheus import JobCollector
@@ -37,6 +38,7 @@ def test_what_is_not_known_and_what_is_no_number_is_left_out() -> None:
 
 def test_the_page_of_events_names_each_metric() -> None:
     page = (ROOT / "docs/events.md").read_text(encoding="utf-8")
-    served = {name[0] for name in scrape(fold(histories.resized().events[:-8]))}
+    adaptive = {"batch": 64, "lr_factor": 1.5, "noise_scale": 90.0, "efficiency": 0.8}
+    served = {name[0] for name in scrape(replace(fold(histories.resized().events[:-8]), adaptive=adaptive))}
     assert {"remaining_seconds", "loss", "logged"} < served
     assert set(re.findall(r"`elastic_launcher_(\w+?)(?:\{\w+\})?`", page)) == served

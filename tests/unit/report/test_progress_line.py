@@ -52,6 +52,13 @@ def test_it_says_what_the_issue_asks_for() -> None:
     )
 
 
+def test_the_values_of_an_adaptive_batch_are_shown() -> None:
+    known = {"batch": 1024.0, "lr_factor": 3.337, "noise_scale": 83.5, "efficiency": 0.1043}
+    state = JobState(step=5, generation=1, world_size=1, adaptive=known)
+    said = "batch=1024 lr_factor=3.337 noise_scale=83.5 efficiency=0.1043"
+    assert progress_line(state) == f"progress epoch=1 step=5 generation=1 world_size=1 {said}"
+
+
 def test_what_is_not_known_is_left_out() -> None:
     state = JobState(step=5, epoch=0, world_size=1, generation=1, loss="nan")
     assert progress_line(state) == "progress epoch=1 step=5 generation=1 world_size=1 loss=nan"

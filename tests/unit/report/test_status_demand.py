@@ -157,7 +157,8 @@ def test_goodput_is_reported_for_each_size_and_says_what_was_measured() -> None:
     assert [one["goodput"] for one in found[:2]] == [320.0, pytest.approx(256 / 0.41, rel=1e-3)]
     assert found[0]["goodput"] < found[1]["goodput"] < found[3]["goodput"]
     assert {one["batch"] for one in found} == {256}
-    assert measure(story.events).goodput_by_size[0] == {
+    assert reported(story, gone=True)["goodput"] == []
+    assert measure(story.finish().events).goodput_by_size[0] == {
         "ranks": 1,
         "batch": 256,
         "micro_batch": 64,

@@ -33,9 +33,11 @@ STORIES: dict[str, Callable[[], histories.Story]] = {
 
 def adaptive() -> histories.Story:
     """A job whose global batch grew and shrank."""
-    story = histories.Story().start_nodes(1).form(1, cause="start").train(3)
-    story.add("batch_changed", step=2, old=64, new=128, gain=1.4, reason="noise").train(3)
-    return story.add("batch_changed", step=5, old=128, new=96).train(3)
+    story = histories.Story().start_nodes(1).form(1, cause="start").train(3, adaptive={"batch": 64, "lr_factor": 1.0})
+    story.add("batch_changed", step=2, old=64, new=128, gain=1.4, reason="noise")
+    story.train(3, adaptive={"batch": 128, "lr_factor": 1.4, "noise_scale": 5000.0, "efficiency": 0.7})
+    story.add("batch_changed", step=5, old=128, new=96)
+    return story.train(3, adaptive={"batch": 96, "lr_factor": 1.2, "noise_scale": 40.0, "efficiency": 0.8})
 
 
 def page(story: histories.Story) -> str:
@@ -179,6 +181,14 @@ def test_many_checkpoints_are_thinned_and_losses_are_not() -> None:
     html = page(story)
     assert 100 <= html.count(">◆<title>") <= 200
     assert ">×<title>" in html
+
+
+def test_noise_efficiency_and_learning_rate_factor_of_an_adaptive_batch_have_charts() -> None:
+    html, plain = page(adaptive()), page(histories.plain())
+    for title in ("Noise scale", "Efficiency", "Learning-rate factor"):
+        assert title in words(html) and title not in words(plain)
+    assert "last 40, least 40, most 5,000" in html
+    assert measure(adaptive().events).adaptive["efficiency"] == 0.8 and measure(histories.plain().events).adaptive == {}
 
 
 def test_a_global_batch_that_changed_has_a_chart() -> None:
