@@ -7,7 +7,7 @@ finished; any other report is refused with the field that is wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -34,6 +34,7 @@ _Moment = Annotated[float, Meta(ge=0.0, le=1e11)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 _GpuSeconds = Annotated[float, Meta(ge=0.0, le=1e15)]
 _Speed = Annotated[float, Meta(gt=0.0, le=1e6)]
+_Goodput = Annotated[float, Meta(gt=0.0, le=1e15)]
 _Steps = Annotated[int, Meta(ge=0, le=10**15)]
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -60,6 +61,8 @@ class Job:
         following_generation: Of that hint's document; None before the first, or where that has none.
         waits: Seconds that it would wait for quota, saved; with 0 it ends instead.
         speeds: Steps a second by the number of GPUs, as far as measured.
+        goodput: Samples a second by the number of GPUs, each counted for as much as it is worth: measured, or by the
+            job's own model. Empty for a job that reports none.
         steps_left: Steps that it still has to do, or None.
         start_seconds: What a node took from its start to its first generation, or None.
         changes: How often hints changed its size.
@@ -92,6 +95,7 @@ class Job:
     finished: bool
     reported_at: float
     per_node: int = 1
+    goodput: Mapping[int, float] = field(default_factory=dict)
     scheduling: tuple[Scheduling, ...] = (Scheduling(),)
 
     def usable(self, allowed: int) -> int:
@@ -102,6 +106,13 @@ class Job:
 class _Following(Struct):
     allowed: _Gpus | None = None
     generation: _Number | None = None
+
+
+class _SizeGoodput(Struct):
+    ranks: _SomeGpus
+    goodput: _Goodput
+    batch: Annotated[int, Meta(ge=1, le=10**15)]
+    measured: bool
 
 
 class _Demand(Struct):
@@ -116,6 +127,7 @@ class _Demand(Struct):
     waits: _Seconds | None = None
     following: _Following | None = None
     speeds: dict[_SomeGpus, _Speed] = {}
+    goodput: list[_SizeGoodput] = []
     steps_left: _Steps | None = None
     start_seconds: _Seconds | None = None
     changes: _Number = 0
@@ -186,6 +198,7 @@ def _converted(status: Mapping[str, Any], kind: type[T]) -> T:
 
 def _job(status: Mapping[str, Any], report: _Report) -> Job:
     found = report.demand
+    goodput = {one.ranks: one.goodput for one in found.goodput}
     finished = report.state in _FINISHED or (report.state == GONE and not found.held)
     for wrong, why in (
         ("id" not in found.match, "demand.match has no id, which the launcher gives each job"),
@@ -203,6 +216,10 @@ def _job(status: Mapping[str, Any], report: _Report) -> Job:
         (
             (found.started_training or 0.0) > found.reported + SKEW_SECONDS,
             f"demand.started_training is {found.started_training}, later than demand.reported, {found.reported:.0f}",
+        ),
+        (
+            len(goodput) < len(found.goodput),
+            f"demand.goodput has {len(found.goodput)} entries for {len(goodput)} sizes; it must have one for each",
         ),
     ):
         if wrong:
@@ -229,6 +246,7 @@ def _job(status: Mapping[str, Any], report: _Report) -> Job:
         finished=finished,
         reported_at=found.reported,
         per_node=found.per_node,
+        goodput=goodput,
         scheduling=_scheduling(found.scheduling),
     )
 

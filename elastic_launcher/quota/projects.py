@@ -127,6 +127,8 @@ class Projects:
             which these fields are settings.
         grace_period: That of queues.
         wait_seconds: That of queues.
+        fairness: How GPUs are divided among the jobs of a project: from 0, where those with less work come first, to 1,
+            where all weigh the same.
     """
 
     projects: tuple[Project, ...]
@@ -138,6 +140,7 @@ class Projects:
     given: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     grace_period: float = 30.0
     wait_seconds: float = WAIT_SECONDS
+    fairness: float = 0.0
 
     def named(self, name: str) -> Project:
         """Returns the project of that name.

@@ -45,6 +45,7 @@ _TOP_KEYS = (
     "growAfterSeconds",
     "waitSeconds",
     "ttlSeconds",
+    "fairness",
     "unmatched",
     "projects",
 )
@@ -113,7 +114,7 @@ def _parse(loaded: Loaded) -> Projects:
     projects = with_guarantees(projects, [name for name, fields in given.items() if "guaranteed" not in fields])
     if unmatched == DEFAULT_PROJECT and all(project.name != DEFAULT_PROJECT for project in projects):
         projects.append(Project(DEFAULT_PROJECT, grace_period=grace, patterns=(), wait_seconds=wait))
-    parsed = Projects(tuple(projects), unmatched, capacity, grow_after, ttl)
+    parsed = Projects(tuple(projects), unmatched, capacity, grow_after, ttl, fairness=_fairness(found))
     if queues:  # what is odd shows once they are known
         return replace(parsed, given=MappingProxyType(given), grace_period=grace, wait_seconds=wait)
     return replace(parsed, warnings=tuple(_warnings(parsed, loaded)))
@@ -342,6 +343,15 @@ def _number(row: Mapping[str, Any], key: str, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_WEIGHT:
         raise wrong(join(path, key), value, f"a number, 0 to {MAX_WEIGHT}")
     return value
+
+
+def _fairness(row: Mapping[str, Any]) -> float:
+    value = row.get("fairness", 0.0)
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise wrong(
+            "fairness", value, "a number from 0, for an early end on average, to 1, where all jobs weigh the same"
+        )
+    return float(value)
 
 
 def _seconds(row: Mapping[str, Any], key: str, path: str, default: float) -> float:

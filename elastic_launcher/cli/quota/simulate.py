@@ -52,11 +52,17 @@ def simulate_trace(
         float | None,
         typer.Option(min=0, help="Seconds until new ranks train; default: the trace's delay, or 30."),
     ] = None,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive", help="Jobs choose their batch by themselves, by goodput; for traces of profiled applications."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plays the jobs of a trace on simulated machines, and shows how long they take and what each project has."""
     with usage_errors():
-        jobs = read_trace(path)
+        jobs = read_trace(path, adaptive=adaptive)
         if change_seconds is not None:
             jobs = [replace(job, delay=change_seconds) for job in jobs]
         names = sorted({job.project for job in jobs})
@@ -75,6 +81,8 @@ def simulate_trace(
         except KeyboardInterrupt:
             typer.echo("interrupted: a simulation that is not complete has no figures", err=True)
             raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+        except ImportError as error:  # of scipy, without which no throughput model is fitted
+            raise QuotaError(str(error)) from error
     if as_json:
         typer.echo(json.dumps(found))
         return

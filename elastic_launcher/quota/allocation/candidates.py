@@ -25,11 +25,8 @@ def candidate(job: Job, sizes: tuple[int, ...], now: float) -> Candidate:
         sizes: The counts that it may have, ascending.
         now: Seconds since the epoch.
     """
-    measured = MeasuredSpeeds.by_size(job.speeds, MACHINE_GPUS)
-    speeds = _Believed(measured, max(job.minimum, GROWTH * max(job.speeds, default=0)))
-    work = None
-    if job.speeds and job.steps_left is not None:
-        work = job.steps_left / measured.steps_per_second(1, 1)
+    measured = MeasuredSpeeds.by_size(job.goodput or job.speeds, MACHINE_GPUS)
+    speeds = _Believed(measured, max(job.minimum, _believed(job)))
     return Candidate(
         name=job.id,
         limit=sizes[-1],
@@ -39,13 +36,34 @@ def candidate(job: Job, sizes: tuple[int, ...], now: float) -> Candidate:
         changes=job.changes,
         service=job.service,
         delay=START_SECONDS if job.start_seconds is None else job.start_seconds,
-        work=work,
+        work=_work(job, measured),
         submitted=job.submitted_at,
         speeds=speeds,
         minimum=job.minimum,
         sizes=sizes,
         priority=job.priority,
     )
+
+
+def _believed(job: Job) -> int:
+    """Returns the size up to which a job's speed is believed; a goodput that it never passes is not believed again."""
+    most = GROWTH * max(job.speeds, default=0)
+    if job.goodput:
+        highest = max(job.goodput.values())
+        most = min(max(most, min(job.goodput)), min(size for size, one in job.goodput.items() if one == highest))
+    return most
+
+
+def _work(job: Job, speeds: MeasuredSpeeds) -> float | None:
+    """Returns the seconds that a job still needs on one GPU.
+
+    Its steps left are those of the batch that it has now, at the speed that it measured where it is, or last was.
+    """
+    if not job.speeds or job.steps_left is None:
+        return None
+    size = job.held if job.held in job.speeds else max(job.speeds)
+    slower = speeds.steps_per_second(-(-size // MACHINE_GPUS), size) / speeds.one_gpu
+    return job.steps_left / job.speeds[size] * slower
 
 
 @dataclass(frozen=True, slots=True)

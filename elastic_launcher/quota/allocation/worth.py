@@ -103,6 +103,8 @@ class Settings:
         warm_up: Seconds added to a job's age, so that the first changes of a young job are not forbidden.
         most_lost: The largest share of the new speed that a change costs.
         growth: A job may grow to so many times the most GPUs that it has run on.
+        fairness: From 0, where jobs with less work come first, so that jobs end soon on average, to 1, where all weigh
+            the same.
     """
 
     in_process: bool = True
@@ -111,6 +113,7 @@ class Settings:
     warm_up: float = 600.0
     most_lost: float = 0.9
     growth: int = 4
+    fairness: float = 0.0
 
 
 @dataclass(slots=True)
@@ -132,13 +135,15 @@ def weights(candidates: Collection[Candidate], settings: Settings) -> dict[str, 
     """Returns the jobs' weights, which add up to 1: the less work a job has left, the more.
 
     They are those of heSRPT (Berg et al., 2020), weighted shortest remaining processing time for parallel jobs. Jobs of
-    unknown work share what they have together equally: none of them is known to end before another.
+    unknown work share what they have together equally: none of them is known to end before another. For fairness, a
+    part of all weights is shared equally.
     """
     order = sorted(candidates, key=lambda one: (-_size(one), one.submitted, one.name))
     shares = np.diff((np.arange(len(order) + 1) / max(len(order), 1)) ** settings.exponent)
     unknown = [place for place, one in enumerate(order) if one.work is None]
     if unknown:
         shares[unknown] = shares[unknown].mean()
+    shares = (1 - settings.fairness) * shares + settings.fairness / max(len(order), 1)
     return {one.name: share for one, share in zip(order, shares.tolist(), strict=True)}
 
 

@@ -109,7 +109,7 @@ def speed_curve_of(
 
 def _speeds(member: Member, sizes: NDArray[np.int64], rule: Autoscale, now: float) -> NDArray[np.float64]:
     """Returns the speeds of a job; beyond its minimum, one that has measured none yet is amid the band."""
-    if not member.job.speeds:
+    if not (member.job.speeds or member.job.goodput):
         unknown: NDArray[np.float64] = sizes[0] + (rule.low + rule.high) / 2 * (sizes - sizes[0])
         return unknown
     return candidate(member.job, tuple(sizes.tolist()), now).speeds.curve(sizes)

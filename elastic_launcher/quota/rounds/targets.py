@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from elastic_launcher.quota.allocation.candidates import candidate
-from elastic_launcher.quota.allocation.division import divide
+from elastic_launcher.quota.allocation.division import Settings, divide
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.demands import Portions, demands_of, demands_without_movable, own_share, portions_of
@@ -304,7 +304,9 @@ class _Plan:
         floors = {member.job.id: self._counts[member.job.id] for member in growing}
         candidates = [candidate(member.job, self._options(member), self._now) for member in growing]
         held = {member.job.id: member.account.allowed for member in growing if member.account.allowed}
-        counts = divide(candidates, group.gpus - fixed, held, floors=floors, fill=True) if growing else {}
+        rules = Settings(fairness=self._projects.fairness)
+        total = group.gpus - fixed
+        counts = divide(candidates, total, held, floors=floors, fill=True, settings=rules) if growing else {}
         self._counts.update(counts)
         self.room.take(group.project.name, fixed + sum(counts.values()) - group.gpus, group.bounds)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from elastic_launcher.quota.allocation.places import Placement
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
@@ -48,7 +50,7 @@ class Rounds:
         capacity = sum(state.machines.values())
         held = {seen.job.name: sum(seen.held.values()) for seen in state.jobs}
         for _ in range(_ROUNDS):
-            reports = tuple(self._report(seen, held[seen.job.name], state.now) for seen in state.jobs)
+            reports = tuple(self._report(seen, held[seen.job.name], state) for seen in state.jobs)
             decision = decide(World(capacity, reports), self._projects, self._ledger, state.now)
             self._ledger = decision.ledger
             held = {name: account.allowed for name, account in self._ledger.accounts.items()}
@@ -63,12 +65,17 @@ class Rounds:
         self._began = {name: self._began.get(name, state.now) for name, gpus in held.items() if gpus}
         return placed(held, state)
 
-    def _report(self, seen: Seen, held: int, now: float) -> Job:
+    def _report(self, seen: Seen, held: int, state: State) -> Job:
         """Returns what a job reports that holds so many GPUs and follows its newest hint."""
         job = seen.job
         speeds: dict[int, float] = {}
         for (_, gpus), speed in seen.measured.items():
             speeds[gpus] = max(speed, speeds.get(gpus, 0.0))
+        goodput: dict[int, float] = {}
+        if seen.model is not None:
+            counts = np.arange(job.minimum, job.limit + 1)
+            known = seen.model.speeds(max(state.machines.values()))
+            goodput = dict(zip(counts.tolist(), (known.one_gpu * known.curve(counts)).tolist(), strict=True))
         account = self._ledger.accounts.get(job.name)
         return Job(
             id=job.name,
@@ -89,7 +96,8 @@ class Rounds:
             service=seen.service,
             training_since=self._began.get(job.name),
             finished=False,
-            reported_at=now,
+            reported_at=state.now,
+            goodput=goodput,
         )
 
 

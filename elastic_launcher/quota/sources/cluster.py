@@ -197,5 +197,12 @@ def _gist_of_service(one: Service) -> object:
 def _gist_of_job(job: Job) -> Job:
     trains = None if job.training_since is None else 0.0
     return replace(
-        job, reported_at=0.0, service=0.0, speeds={}, steps_left=None, start_seconds=None, training_since=trains
+        job,
+        reported_at=0.0,
+        service=0.0,
+        speeds={},
+        goodput={},
+        steps_left=None,
+        start_seconds=None,
+        training_since=trains,
     )

@@ -42,6 +42,22 @@ def changed(**fields: Any) -> dict[str, Any]:
     return {**GOOD, "demand": {**GOOD["demand"], **fields}}
 
 
+def by_size(**fields: Any) -> dict[str, Any]:
+    """Returns the goodput of a job on a number of ranks."""
+    return {"ranks": 2, "goodput": 90.5, "batch": 64, "measured": True, **fields}
+
+
+def test_the_goodput_of_a_job_is_known_by_size() -> None:
+    found = job_of(changed(goodput=[by_size(), by_size(ranks=4, goodput=170, measured=False)]))
+    assert found.goodput == {2: 90.5, 4: 170.0}
+
+
+def test_a_job_of_an_older_version_reports_no_goodput() -> None:
+    older = {key: value for key, value in GOOD["demand"].items() if key != "goodput"}
+    assert job_of({**GOOD, "demand": older}).goodput == {}
+    assert job_of(changed(goodput=[])).goodput == {}
+
+
 def test_the_status_of_a_job_that_trains_is_a_job() -> None:
     job = job_of(GOOD)
     assert (job.id, job.match) == ("bert-1f2e", {"job": "bert", "project": "nlp", "id": "bert-1f2e"})
@@ -116,6 +132,23 @@ def test_a_job_that_has_just_begun_follows_nothing() -> None:
         ({"speeds": {"2": "fast"}}, "Expected `float`, got `str` - at `demand.speeds[...]`"),
         ({"speeds": {"0": 1.0}}, "at `key` in `demand.speeds`"),
         ({"speeds": {"two": 1.0}}, "at `key` in `demand.speeds`"),
+        ({"goodput": {"2": 1.0}}, "Expected `array`, got `object` - at `demand.goodput`"),
+        ({"goodput": [{"ranks": 2, "goodput": 9.0, "batch": 8}]}, "missing required field `measured`"),
+        ({"goodput": [by_size(ranks=0)]}, "Expected `int` >= 1 - at `demand.goodput[0].ranks`"),
+        ({"goodput": [by_size(ranks=100_001)]}, "Expected `int` <= 100000 - at `demand.goodput[0].ranks`"),
+        ({"goodput": [by_size(goodput=0.0)]}, "Expected `float` > 0.0 - at `demand.goodput[0].goodput`"),
+        ({"goodput": [by_size(goodput=math.nan)]}, "Expected `float` > 0.0 - at `demand.goodput[0].goodput`"),
+        (
+            {"goodput": [by_size(goodput=1e300)]},
+            "Expected `float` <= 1000000000000000.0 - at `demand.goodput[0].goodput`",
+        ),
+        ({"goodput": [by_size(goodput="fast")]}, "Expected `float`, got `str` - at `demand.goodput[0].goodput`"),
+        ({"goodput": [by_size(batch=0)]}, "Expected `int` >= 1 - at `demand.goodput[0].batch`"),
+        ({"goodput": [by_size(measured="yes")]}, "Expected `bool`, got `str` - at `demand.goodput[0].measured`"),
+        (
+            {"goodput": [by_size(), by_size(goodput=2.0)]},
+            "demand.goodput has 2 entries for 1 sizes; it must have one for each",
+        ),
         ({"steps_left": -1}, "at `demand.steps_left`"),
         ({"steps_left": 10**40}, "at `demand.steps_left`"),
         ({"start_seconds": -0.1}, "at `demand.start_seconds`"),

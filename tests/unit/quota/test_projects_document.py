@@ -56,6 +56,11 @@ def test_the_example() -> None:
     )
 
 
+@pytest.mark.parametrize(("top", "fairness"), [((), 0.0), (("fairness: 0.3",), 0.3), (("fairness: 1",), 1.0)])
+def test_how_fairly_jobs_share_what_a_project_has(top: tuple[str, ...], fairness: float) -> None:
+    assert parse_projects(document(*top, "projects: [{name: nlp}]")).fairness == fairness
+
+
 @pytest.mark.parametrize(
     ("top", "own", "waits"),
     [("", "", DAY), ("waitSeconds: 600", "", 600.0), ("waitSeconds: 600", "0", 0.0), ("", "60", 60.0)],
@@ -207,9 +212,12 @@ SECONDS = "it must be a number of seconds, 0 to 1000000000"
 CAPACITY = 'it must be {"gpus": 16}, or {"machines": {"resource": "nvidia.com/gpu"}}, or left out'
 RESOURCE = 'it must be the name of a resource, such as "nvidia.com/gpu"'
 KEYS = "name, parent, guaranteed, limit, weight, priority, minRunSeconds, waitSeconds, gracePeriodSeconds, match"
-TOP = "apiVersion, capacity, gracePeriodSeconds, growAfterSeconds, waitSeconds, ttlSeconds, unmatched, projects"
+TOP = (
+    "apiVersion, capacity, gracePeriodSeconds, growAfterSeconds, waitSeconds, ttlSeconds, fairness, unmatched, projects"
+)
 MATCH = "it must be one of namespace, project, queue, pipeline, job, id"
 DECIMAL = "which is no plain decimal number; write one such as 8 or 0.5, or a text in quotes"
+FAIRNESS = "it must be a number from 0, for an early end on average, to 1, where all jobs weigh the same"
 WEIGHT = "it must be a number, 0 to 1000000"
 
 
@@ -241,6 +249,15 @@ def refused(text: str) -> QuotaError:
             "ttlSeconds",
             'line 2: "ttlSeconds" is 0; it must be a number of seconds above 0, or hints never hold',
         ),
+        (document("fairness: 1.5", "projects: [{name: nlp}]"), "fairness", f'line 2: "fairness" is 1.5; {FAIRNESS}'),
+        (document("fairness: -0.1", "projects: [{name: nlp}]"), "fairness", f'line 2: "fairness" is -0.1; {FAIRNESS}'),
+        (
+            document("fairness: high", "projects: [{name: nlp}]"),
+            "fairness",
+            f'line 2: "fairness" is "high"; {FAIRNESS}',
+        ),
+        (document("fairness: true", "projects: [{name: nlp}]"), "fairness", f'line 2: "fairness" is true; {FAIRNESS}'),
+        (document("fairness: null", "projects: [{name: nlp}]"), "fairness", f'line 2: "fairness" is null; {FAIRNESS}'),
         (
             document("projects: [{name: nlp}]", "unmatched: npl"),
             "unmatched",

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.profiles import write_profile
 from tests.support.quota_command import quota
 
+NEEDS_SCIPY = "fitting a throughput model needs scipy: pip install 'elastic-launcher[adaptive]'"
 TRACE = """\
 name,submitted,gpus,min,max,seconds,project
 bert,0,4,1,8,7200,nlp
@@ -50,6 +52,7 @@ def test_simulate_takes_machines_and_how_a_job_changes(trace: Path) -> None:
         (("7200", "2h"), ("--machines", "8"), 'trace.csv, line 2, column seconds: "2h" must be a number, 0 or more'),
         (("", ""), (), 'how many GPUs are there? Give --machines, such as 16x8, or add "capacity: {gpus: N}"'),
         (("", ""), ("--machines", "many"), 'machines are "many"; they must be a number of GPUs, or COUNTxGPUS'),
+        (("", ""), ("--adaptive", "--machines", "8"), "trace.csv: its jobs have no batch that could adapt"),
         (("", ""), ("--machines", "2"), "job resnet can never run: it needs 4 GPUs, and there are 2"),
     ],
 )
@@ -60,6 +63,28 @@ def test_simulate_refuses_what_can_not_be_simulated(
     result = quota("simulate", trace, *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_jobs_of_a_profiled_trace_choose_their_batch(tmp_path: Path) -> None:
+    write_profile(tmp_path / "traces" / "toy", epoch=1000)
+    path = tmp_path / "workloads" / "jobs.csv"
+    path.parent.mkdir()
+    path.write_text("name,time,application,num_replicas,batch_size\none,0,toy,1,4\ntwo,60,toy,1,4\n")
+    fixed, adaptive = (
+        json.loads(quota("simulate", path, "--machines", "2x2", "--json", *options).stdout)
+        for options in ((), ("--adaptive",))
+    )
+    assert fixed["jobs"] == adaptive["jobs"] == 2
+    assert adaptive["mean_completion_s"] < fixed["mean_completion_s"]
+
+
+def test_simulate_says_what_adaptive_jobs_need_that_is_missing(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise ImportError(NEEDS_SCIPY)
+
+    monkeypatch.setattr("elastic_launcher.cli.quota.simulate.simulated", missing)
+    result = quota("simulate", trace, "--machines", "8")
+    assert (result.exit_code, result.stderr) == (2, f"elastic-launcher: quota: {NEEDS_SCIPY}\n")
 
 
 def test_simulate_ends_in_order_when_it_is_interrupted(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,13 @@ from tests.support.allocation_jobs import candidate
 JOB = candidate("job", work=1e4)
 
 
+@pytest.mark.parametrize(("fairness", "weighs"), [(0.0, 7 / 8), (0.5, 11 / 16), (1.0, 1 / 2)])
+def test_the_fairer_the_less_a_job_weighs_more_for_having_less_to_do(fairness: float, weighs: float) -> None:
+    jobs = [candidate("long", work=1e5), candidate("short", work=1e2)]
+    assert weights(jobs, Settings(fairness=fairness)) == pytest.approx({"short": weighs, "long": 1 - weighs})
+    assert weights([], Settings(fairness=fairness)) == {}
+
+
 def test_weights_add_up_and_rise_with_less_work_left() -> None:
     jobs = [candidate(f"{work:g}", work=work) for work in (1e3, 1e6, 1e2)]
     found = weights(jobs, Settings())

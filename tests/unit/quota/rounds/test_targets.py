@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,25 @@ def test_equal_jobs_that_report_no_speeds_get_equal_parts(gpus: int, parts: tupl
     jobs = [job(f"job-{number}", most=24, submitted_at=float(number)) for number in range(len(parts))]
     allowed = play(World(gpus, tuple(jobs)), Ledger())[0]
     assert tuple(allowed[one.id] for one in jobs) == parts
+
+
+@pytest.mark.parametrize(("fairness", "parts"), [(0.0, {"short": 15, "long": 1}), (1.0, {"short": 8, "long": 8})])
+def test_a_project_serves_jobs_that_end_soon_or_all_alike(fairness: float, parts: dict[str, int]) -> None:
+    speeds = {gpus: gpus**0.9 for gpus in range(1, 17)}
+    short = job("short", most=16, speeds=speeds, steps_left=10**7)
+    long = job("long", most=16, speeds=speeds, steps_left=10**8)
+    projects = Projects((Project("nlp"),), fairness=fairness)
+    assert play(World(16, (short, long)), Ledger(), projects)[0] == parts
+
+
+def test_a_goodput_counts_for_more_than_steps_a_second() -> None:
+    speeds = {1: 1.0, 2: 1.9, 4: 3.6}
+    flat = job("flat", most=16, speeds=speeds, steps_left=10**5)
+    adaptive = replace(flat, id="adaptive", match={**flat.match, "id": "adaptive"})
+    adaptive = replace(adaptive, goodput={gpus: 100.0 * gpus for gpus in range(1, 17)})
+    flat = replace(flat, goodput={1: 100.0, 2: 110.0, 4: 111.0})
+    allowed = play(World(16, (flat, adaptive)), Ledger())[0]
+    assert allowed["adaptive"] >= 12 and sum(allowed.values()) == 16
 
 
 @pytest.mark.parametrize("held_by_first", [12, 24])

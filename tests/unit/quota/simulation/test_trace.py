@@ -10,6 +10,7 @@ from elastic_launcher.quota.simulation.adaptive_batch import AdaptiveBatch
 from elastic_launcher.quota.simulation.courses import Amdahl, FixedBatch
 from elastic_launcher.quota.simulation.table import TraceError
 from elastic_launcher.quota.simulation.trace import read_trace
+from tests.support.profiles import write_profile
 
 PLAIN = "name,submitted,gpus,min,max,seconds\n"
 PROFILED = "name,time,application,num_replicas,batch_size\n"
@@ -25,17 +26,8 @@ def written(folder: Path, text: str) -> Path:
 @pytest.fixture
 def profiles(tmp_path: Path) -> Path:
     """Returns a folder with the profile of one application, ``toy``."""
-    folder = tmp_path / "traces" / "toy"
-    folder.mkdir(parents=True)
-    (folder / "placements.csv").write_text(
-        "placement,local_bsz,step_time,sync_time\n1,2,1.0,0.0\n1,8,2.0,0.0\n12,2,1.5,0.5\n21,2,2.5,0.5\n"
-    )
-    (folder / "scalability.csv").write_text("num_nodes,num_replicas,local_bsz,step_time,sync_time\n4,8,2,3.0,0.5\n")
-    for batch in (4, 16):
-        (folder / f"validation-{batch}.csv").write_text(
-            "progress,iteration,metric,grad_sqr,grad_var\n10,10,0.5,1.0,2.0\n20,20,0.6,1.0,2.0\n"
-        )
-    return folder.parent
+    write_profile(tmp_path / "traces" / "toy")
+    return tmp_path / "traces"
 
 
 def test_a_plain_trace(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_times_speeds_and_steps_alone_need_no_round() -> None:
         await seen.world(lambda world: len(world.jobs) == 1)
         before = seen.changes
         more = report("bert", told=5, started_training=BEGAN + 1, speeds={"1": 2.0}, steps_left=9, service=40.0)
+        more["demand"]["goodput"] = [{"ranks": 1, "goodput": 64.0, "batch": 32, "measured": True}]
         await seen.cluster.put("services", service("bert", "nlp", more))
         while (known := seen.source.service("bert")) is None or known.job is None or not known.job.speeds:
             await asyncio.sleep(0)
