@@ -163,7 +163,10 @@ class Left(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """Report: the progress of the training, from rank 0, at most once a second and at each epoch's end."""
+    """Report: the progress of the training, from rank 0, at most once a second and at each epoch's end.
+
+    Where the batch adapts, ``epochs`` are statistical epochs, of which so many are done (``statistical_epoch``).
+    """
 
     step: int
     epoch: int
@@ -174,6 +177,7 @@ class Progress(Message, frozen=True):
     total_steps: int | None = None
     samples: int | None = None
     phase: int = 0
+    statistical_epoch: float | None = None
 
 
 class Log(Message, frozen=True):

@@ -112,10 +112,12 @@ def quota(numbers: Mapping[str, int]) -> str:
 
 
 def position(state: JobState) -> str:
-    """Returns epoch and step of how many."""
+    """Returns epoch and step of how many; where the batch adapts, statistical epochs of how many."""
     epochs = f"/{state.epochs:,}" if state.epochs else ""
     digits = 1 if (state.total_steps or 0) >= 1000 else 0
     steps = f"/{state.total_steps:,} ({done(state):.{digits}%})" if state.total_steps else ""
+    if state.statistical_epoch is not None:
+        return f"statistical epoch {state.statistical_epoch:,.2f}{epochs}, step {state.step:,}{steps}"
     return f"epoch {state.epoch + 1:,}{epochs}, step {state.step:,}{steps}"
 
 

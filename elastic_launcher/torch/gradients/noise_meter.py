@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.goodput import GradientNoise, gain
 from elastic_launcher.adaptive.noise import Estimate, NoiseAverages, estimate, memory
-from elastic_launcher.adaptive.progress import Progress
+from elastic_launcher.adaptive.progress import PhaseProgress, Progress
 from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Slot
 from elastic_launcher.torch.gradients.square_norms import SquareNorms
 
@@ -82,7 +82,8 @@ class NoiseMeter:
         gains: By the first step of an entry of the batch schedule, the gain of its batch when it was decided: over all
             parameters, then of each group. Learning rates follow these, so that the model is a function of them.
         progress: Of the steps so far.
-        counted: How many steps are in it: what a peer has counted already may have come with its state.
+        phase: Of those of the last phase in which there were any.
+        counted: How many steps are in both: what a peer has counted already may have come with its state.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class NoiseMeter:
         self.step = 0
         self.gains: dict[int, tuple[float, ...]] = {}
         self.progress = Progress()
+        self.phase = PhaseProgress()
         self.counted = 0
         self._now = self._before = Moment()
         self._tag = (-1, -1)  # step and call of the reduction after which it is now
@@ -286,7 +288,8 @@ class NoiseMeter:
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint, a joiner or a peer that lost the last reduction needs."""
         gains = [[step, *held] for step, held in self.gains.items()]
-        told = {"gains": gains, "progress": [self.progress.samples, self.counted]}
+        phase = [self.phase.phase, self.phase.epoch_samples, self.phase.progress.samples, self.phase.left]
+        told = {"gains": gains, "progress": [self.progress.samples, self.counted], "phase": phase}
         return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag), **told}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -298,7 +301,8 @@ class NoiseMeter:
         self._now, self._before, self._tag = Moment(), Moment(), (-1, -1)
         self.gains = {step: tuple(held) for step, *held in state.get("gains", ())}
         samples, self.counted = state.get("progress", (0.0, 0))
-        self.progress = Progress(samples)
+        phase, epoch_samples, of_phase, left = state.get("phase", (-1, 1, 0.0, 0))
+        self.progress, self.phase = Progress(samples), PhaseProgress(phase, epoch_samples, Progress(of_phase), left)
         if state:
             step, call = state["tag"]
             self._now, self._before, self._tag = _unpack(state["now"]), _unpack(state["before"]), (step, call)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.control.messages import BatchChanged
+from elastic_launcher.host.output import say
 from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.membership import Division
@@ -91,6 +92,21 @@ def check_loop(session: Session, data: TrainingData) -> None:
             "change their size during the training: the model depends on the number of ranks as it does without. "
             "Group norm or layer norm don't",
             stacklevel=2,
+        )
+
+
+def announce(session: Session) -> None:
+    """Says on rank 0, once in a phase, what its epochs are."""
+    autoscaling, phase = session.autoscaling, session.position.phase
+    if autoscaling is None or autoscaling.announced == phase or session.epochs is None:
+        return
+    autoscaling.announced = phase
+    if session.need_membership("the training").rank == 0:
+        bounds = autoscaling.bounds
+        say(
+            f"elastic-launcher: the global batch adapts, from {bounds.base_batch_size:,} to "
+            f"{bounds.max_batch_size:,} samples: job.epochs({session.epochs}) counts statistical epochs, which are "
+            "passes over the data with the first batch, and more passes with a larger one"
         )
 
 

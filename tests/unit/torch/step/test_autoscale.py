@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -29,15 +29,23 @@ SIZES = {1: 12, 2: 30, 3: 30, 4: 13, 9: 49, 10: 7}
 ENTRIES = ((0, 7), (2, 12), (3, 30), (5, 13), (10, 49), (11, 7))
 
 
-def steps_of(entries: tuple[tuple[int, int], ...], epochs: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields the global batch of each step, and its samples."""
-    epoch, start, size, sizes = 0, 0, 0, dict(entries)
+def steps_of(
+    entries: tuple[tuple[int, int], ...], epochs: int, gains: Mapping[int, Sequence[float]] | None = None
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields the global batch of each step, and its samples, up to the end of so many statistical epochs.
+
+    ``gains`` are those of each entry, by its first step; 1 for the others.
+    """
+    epoch, start, size, sizes, gain, done = 0, 0, 0, dict(entries), 1.0, 0.0
     for step in count():
-        size = sizes.get(step, size)
-        yield size, torch.from_numpy(indices(SAMPLES, SEED, epoch, start, min(start + size, SAMPLES), True))
-        epoch, start = (epoch, start + size) if start + size < SAMPLES else (epoch + 1, 0)
-        if epoch == epochs:
+        if step in sizes:
+            size, gain = sizes[step], (gains or {}).get(step, (1.0,))[0]
+        stop = min(start + size, SAMPLES)
+        yield size, torch.from_numpy(indices(SAMPLES, SEED, epoch, start, stop, True))
+        done += (stop - start) * (gain / (size / FIRST))
+        if done >= epochs * SAMPLES:
             return
+        epoch, start = (epoch, stop) if stop < SAMPLES else (epoch + 1, 0)
 
 
 def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -69,16 +77,8 @@ def adaptive_job(
 def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int) -> None:
     plain, plain_optimizer = model_and_optimizer()
     rates = [group["lr"] for group in plain_optimizer.param_groups]
-    expected = []
-    for size, chosen in steps_of(ENTRIES, EPOCHS):
-        for group, rate in zip(plain_optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * rule(size / FIRST, 1.0, 0.0)
-        plain_optimizer.zero_grad()
-        functional.cross_entropy(plain(X[chosen]), Y[chosen]).backward()
-        plain_optimizer.step()
-        expected.append(size)
 
-    def body(group: ThreadGroup) -> tuple[list[int], Any, torch.Tensor, ScriptedPolicy]:
+    def body(group: ThreadGroup) -> tuple[list[int], Any, torch.Tensor, ScriptedPolicy, Any]:
         job, model, optimizer, loader, policy = adaptive_job(group)
         assert job._session.autoscaling is not None
         job._session.autoscaling.rule = rule
@@ -91,10 +91,20 @@ def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int) ->
                 assert [one["lr"] for one in optimizer.param_groups] == rates
                 if job.sync_gradients:
                     held.append(job.global_batch_size)
-        return held, job._session.schedule.entries, model.state_dict()["weight"], policy
+        gains = job._session.measure_noise().gains
+        return held, job._session.schedule.entries, model.state_dict()["weight"], policy, gains
 
-    for rank, (held, entries, weight, policy) in enumerate(run_ranks(world_size, body)):
-        assert held == expected and entries == ENTRIES
+    found = run_ranks(world_size, body)
+    gains, expected = found[0][-1], []
+    for size, chosen in steps_of(ENTRIES, EPOCHS, gains):
+        for group, rate in zip(plain_optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * rule(size / FIRST, 1.0, 0.0)
+        plain_optimizer.zero_grad()
+        functional.cross_entropy(plain(X[chosen]), Y[chosen]).backward()
+        plain_optimizer.step()
+        expected.append(size)
+    for rank, (held, entries, weight, policy, known) in enumerate(found):
+        assert held == expected and entries == ENTRIES and known == gains
         assert weight.numpy() == pytest.approx(plain.state_dict()["weight"].numpy(), rel=1e-12)
         assert policy.asked == ([(s, b, world_size) for s, b in enumerate(expected)] if rank == 0 else [])
 
