@@ -205,8 +205,10 @@ def _batch(event: Event) -> str:
     known += [f"noise scale {number(noise)}"] if noise is not None else []
     said = f" ({', '.join(known)})" if known else ""
     old, new = number(event.get("old")), number(event.get("new"))
-    why = f": {reason}" if reason else ""
-    return f"the global batch is {new} samples from step {number(event.get('step'))} on, after {old}{said}{why}"
+    why, since = f": {reason}" if reason else "", f"from step {number(event.get('step'))} on"
+    if old == new:
+        return f"the global batch stays {new} samples, with new gains {since}{said}{why}"
+    return f"the global batch is {new} samples {since}, after {old}{said}{why}"
 
 
 def _about_node(event: Event) -> str:

@@ -79,8 +79,9 @@ class NoiseMeter:
 
     Attributes:
         step: The step that runs.
-        gains: By the first step of an entry of the batch schedule, the gain of its batch when it was decided: over all
-            parameters, then of each group. Learning rates follow these, so that the model is a function of them.
+        gains: By the first step of an entry of the batch schedule, the gain of its batch when the entry was decided:
+            over all parameters, then of each group. Learning rates follow these, so that the model is a function of
+            them.
         progress: Of the steps so far.
         phase: Of those of the last phase in which there were any.
         counted: How many steps are in both: what a peer has counted already may have come with its state.
@@ -275,11 +276,17 @@ class NoiseMeter:
         mean = self.averages.mean(group)
         return None if mean is None else GradientNoise(mean.trace / self._base(), mean.square)
 
-    def hold_gains(self, step: int, batch_size: int) -> None:
-        """Notes the gains of a global batch that begins with a step; 1 where nothing was measured yet."""
+    def gains_of(self, batch_size: int) -> tuple[float, ...]:
+        """Returns the gains of a global batch by what is known now: over all parameters, then of each group; 1 where
+        nothing was measured yet.
+        """
         scale = batch_size / self._base()
         found = (self._noise(group) for group in (None, *range(len(self.averages.groups))))
-        gains = tuple(1.0 if one is None else gain(one.variance, one.square, scale) for one in found)
+        return tuple(1.0 if one is None else gain(one.variance, one.square, scale) for one in found)
+
+    def hold_gains(self, step: int, batch_size: int) -> None:
+        """Notes the gains of a global batch that begins with a step, or goes on with new gains."""
+        gains = self.gains_of(batch_size)
         kept = sorted(one for one in self.gains if one < step)[1 - MOST_GAINS :]
         self.gains = {**{one: self.gains[one] for one in kept}, step: gains}
 

@@ -19,6 +19,7 @@ from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
+from elastic_launcher.torch.step import autoscale
 from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
@@ -125,6 +126,33 @@ def test_without_decisions_and_with_factors_of_one_everything_is_bit_equal() -> 
 
     fixed, adaptive = (run_ranks(2, lambda group, on=on: body(group, on))[0] for on in (False, True))
     assert all(torch.equal(one, other) for one, other in zip(fixed, adaptive, strict=True))
+
+
+def test_a_batch_goes_on_with_new_gains_where_the_noise_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared every third step of an entry; a gain that is less than 5 % off stays."""
+    monkeypatch.setattr(autoscale, "REFRESH_STEPS", 3)
+
+    def body(group: ThreadGroup) -> tuple[Any, Any, Any]:
+        job, model, optimizer, loader, _ = adaptive_job(group, {1: 14})
+        noise = job._session.measure_noise()
+        noise.gains_of = lambda size: (1.0 + (size > FIRST) * (0.01 * job.step),) * 3  # type: ignore[method-assign]
+        factors = []
+        for _ in job.epochs(2):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                if job.sync_gradients:
+                    factors.append(job.lr_factor)
+        proposal = job._session.autoscaling.proposal  # type: ignore[union-attr]
+        return job._session.schedule.entries, noise.gains, (factors, proposal and proposal.reason)
+
+    found = run_ranks(2, body)
+    (entries, gains, (factors, reason)), (_, _, (_, other)) = found
+    assert found[1][:2] == found[0][:2] and factors == found[1][2][0] and other is None
+    assert entries[:3] == ((0, 7), (2, 14), (9, 14))
+    assert [round(gains[step][0], 9) for step, _ in entries[1:3]] == [1.01, 1.08]
+    assert factors[2:10] == pytest.approx([1.01] * 7 + [1.08])
+    assert reason.startswith("gain 1.0") and " → 1." in reason
 
 
 def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
