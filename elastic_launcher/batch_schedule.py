@@ -160,6 +160,10 @@ class DataPass:
         steps = sorted({0, self.steps - 1, *(step for step in changes if 0 < step < self.steps)})
         return [self.samples(step).count for step in steps]
 
+    def rest(self, step_in_pass: int) -> int:
+        """Returns how many samples the steps take from one of them on, counted from 0 in the pass."""
+        return min(self._start(self.steps), self.dataset_size) - self._start(step_in_pass) if self.steps else 0
+
     def following(self) -> DataPass:
         """Returns the pass after this one."""
         return replace(self, first_step=self.first_step + self.steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +38,32 @@ class Progress:
             epoch_samples: Samples that the steps of an epoch take: the data set's, or fewer with ``drop_last``.
         """
         return self.samples / epoch_samples
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseProgress:
+    """The statistical progress of one phase of a training: of the first training loop of each of its epochs.
+
+    Attributes:
+        phase: Its number; -1 for none.
+        epoch_samples: Samples of an epoch.
+        progress: So far.
+        left: Up to which epoch the rest of a loop that the script has left is counted.
+    """
+
+    phase: int = -1
+    epoch_samples: int = 1
+    progress: Progress = field(default_factory=Progress)
+    left: int = 0
+
+    @property
+    def epochs(self) -> float:
+        """Statistical epochs so far."""
+        return self.progress.epochs(self.epoch_samples)
+
+    def resized(self, epoch_samples: int) -> PhaseProgress:
+        """Returns as many epochs of another number of samples: the data set has changed between two runs of a job."""
+        if epoch_samples == self.epoch_samples:
+            return self
+        samples = self.progress.samples * (epoch_samples / self.epoch_samples)
+        return replace(self, epoch_samples=epoch_samples, progress=Progress(samples))

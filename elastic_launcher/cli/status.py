@@ -109,6 +109,7 @@ def _state(found: Mapping[str, Any]) -> JobState:
         step=found["step"],
         epoch=found["epoch"],
         epochs=found["epochs"],
+        statistical_epoch=found.get("statistical_epoch"),
         total_steps=found["total_steps"],
         members=tuple({"member": member} for _, member in ranks),
         stragglers={told["member"]: told for told in found["stragglers"]},

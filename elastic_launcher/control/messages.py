@@ -165,6 +165,7 @@ class Left(Message, frozen=True):
 class Progress(Message, frozen=True):
     """Report: the progress of the training, from rank 0, at most once a second and at each epoch's end.
 
+    Where the batch adapts, ``epochs`` are statistical epochs, of which so many are done (``statistical_epoch``).
     ``adaptive`` has the values of an adaptive batch, by name (`torch.step.adaptive_values`).
     """
 
@@ -178,6 +179,7 @@ class Progress(Message, frozen=True):
     samples: int | None = None
     phase: int = 0
     adaptive: Mapping[str, float] | None = None
+    statistical_epoch: float | None = None
 
 
 class Log(Message, frozen=True):

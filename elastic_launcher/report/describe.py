@@ -117,10 +117,12 @@ def quota(numbers: Mapping[str, int]) -> str:
 
 
 def position(state: JobState) -> str:
-    """Returns epoch and step of how many."""
+    """Returns epoch and step of how many; where the batch adapts, statistical epochs of how many."""
     epochs = f"/{state.epochs:,}" if state.epochs else ""
     digits = 1 if (state.total_steps or 0) >= 1000 else 0
     steps = f"/{state.total_steps:,} ({done(state):.{digits}%})" if state.total_steps else ""
+    if state.statistical_epoch is not None:
+        return f"statistical epoch {state.statistical_epoch:,.2f}{epochs}, step {state.step:,}{steps}"
     return f"epoch {state.epoch + 1:,}{epochs}, step {state.step:,}{steps}"
 
 
@@ -218,8 +220,10 @@ def _batch(event: Event) -> str:
     known += [f"noise scale {number(noise)}"] if noise is not None else []
     said = f" ({', '.join(known)})" if known else ""
     old, new = number(event.get("old")), number(event.get("new"))
-    why = f": {reason}" if reason else ""
-    return f"the global batch is {new} samples from step {number(event.get('step'))} on, after {old}{said}{why}"
+    why, since = f": {reason}" if reason else "", f"from step {number(event.get('step'))} on"
+    if old == new:
+        return f"the global batch stays {new} samples, with new gains {since}{said}{why}"
+    return f"the global batch is {new} samples {since}, after {old}{said}{why}"
 
 
 def _about_node(event: Event) -> str:

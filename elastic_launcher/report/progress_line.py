@@ -55,7 +55,7 @@ def progress_line(state: JobState) -> str:
     fields = {
         "percent": f"{min(1000, 1000 * state.step // total) / 10}" if total else "",  # 100.0 only of what is over
         "remaining": "" if state.seconds_left is None else _span(state.seconds_left),
-        "epoch": f"{state.epoch + 1}" + (f"/{state.epochs}" if state.epochs else ""),
+        **_epochs(state),
         "step": f"{state.step}" + (f"/{total}" if total else ""),
         "waiting_for": state.lacks,
         "generation": "" if state.lacks else f"{state.generation}",
@@ -70,6 +70,14 @@ def progress_line(state: JobState) -> str:
         "silent_ranks": _ranks(state, state.silent),
     }
     return " ".join(["progress", *(f"{key}={value}" for key, value in fields.items() if value)])
+
+
+def _epochs(state: JobState) -> dict[str, str]:
+    """Returns the epoch; where the batch adapts, the pass over the data, and the statistical epochs, which end it."""
+    total = f"/{state.epochs}" if state.epochs else ""
+    if state.statistical_epoch is None:
+        return {"epoch": f"{state.epoch + 1}{total}"}
+    return {"epoch": f"{state.epoch + 1}", "statistical_epoch": f"{state.statistical_epoch:.2f}{total}"}
 
 
 def _ranks(state: JobState, among: Iterable[int]) -> str:

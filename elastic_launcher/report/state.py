@@ -55,6 +55,7 @@ class JobState:
         last_at: Time of the last event.
         epoch: Of the last progress, from 0.
         epochs: Of the whole training, or None.
+        statistical_epoch: How many statistical epochs are done, which ``epochs`` counts then; None with a fixed batch.
         total_steps: Of the whole training, or None.
         loss: Of the last progress; a text for what is no finite number; None before.
         samples_per_second: Of the last progress that has it, or None.
@@ -88,6 +89,7 @@ class JobState:
     step: int = 0
     epoch: int = 0
     epochs: int | None = None
+    statistical_epoch: float | None = None
     total_steps: int | None = None
     samples: int = 0
     loss: float | str | None = None
@@ -213,6 +215,7 @@ def _advance(state: JobState, event: Event) -> JobState:
                 step=max(state.step, get("step") or 0),
                 epoch=get("epoch") or 0,
                 epochs=get("epochs"),
+                statistical_epoch=get("statistical_epoch"),
                 total_steps=get("total_steps"),
                 samples=get("samples") or state.samples,
                 loss=get("loss"),

@@ -44,6 +44,7 @@ def document(
         "total_steps": state.total_steps,
         "epoch": state.epoch,
         "epochs": state.epochs,
+        "statistical_epoch": state.statistical_epoch,
         "samples": state.samples,
         "loss": state.loss,
         "samples_per_second": state.samples_per_second,

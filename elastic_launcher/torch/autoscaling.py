@@ -120,6 +120,7 @@ class Autoscaling:
         proposal: What this rank proposed last.
         reported: How many entries of the schedule this rank has reported.
         warned: Whether the script was warned of batch norm.
+        announced: The phase of which this rank has said what its epochs are.
     """
 
     data: TrainingData
@@ -129,3 +130,4 @@ class Autoscaling:
     proposal: Proposal | None = None
     reported: int = 0
     warned: bool = False
+    announced: int = -1

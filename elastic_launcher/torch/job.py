@@ -25,10 +25,11 @@ from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.statistical_epochs import gain_now, phase_epochs
 from elastic_launcher.torch.step.adaptive_values import adaptive_values
 from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
-from elastic_launcher.torch.step.learning_rate import gain_now, mean_factor, statistical_epochs
+from elastic_launcher.torch.step.learning_rate import mean_factor
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.memory import take_known_limit
 from elastic_launcher.torch.step.prepare import prepare
@@ -147,8 +148,10 @@ class Job:
 
     @property
     def statistical_epoch(self) -> float:
-        """How many epochs of the first global batch the steps so far are worth; 0 where the global batch is fixed."""
-        return statistical_epochs(self._session)
+        """How many epochs of the first global batch the steps of this `epochs` are worth so far; 0 where the global
+        batch is fixed.
+        """
+        return phase_epochs(self._session)
 
     @property
     def sync_gradients(self) -> bool:
@@ -224,10 +227,11 @@ class Job:
         )
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yields the epochs that are left, beginning with the present one.
+        """Yields the epochs that are left, beginning with the present one; each is a pass over the data.
 
         Args:
-            total: Epochs of the whole training.
+            total: Epochs of the whole training. Where the batch adapts, `statistical_epoch` counts them: there are
+                more passes with a larger batch, and the last one ends with the step that completes them.
         """
         if isinstance(total, bool) or not isinstance(total, int) or total < 0:
             raise ValueError(f"epochs is {total!r}; it must be a whole number, 0 or more")

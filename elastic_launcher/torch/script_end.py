@@ -16,6 +16,7 @@ from elastic_launcher.host.output import give_up_unflushable
 from elastic_launcher.torch.data.worker_pool import WorkerKilled
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.statistical_epochs import is_over
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.memory import ADVICE, lower_limit
 
@@ -71,7 +72,7 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
                 steps.note_end()  # it may have left its loop, and called nothing of the job since
             except RuntimeError as left:
                 report(left)
-        finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
+        finished = session.over or is_over(session)
         if session.member is not None:
             if not session.dying:
                 position = session.position

@@ -24,6 +24,7 @@ from tests.support.ledgers import (
     gains_of,
     read_ledgers,
     recorded,
+    statistical_steps,
     train_plain,
     without_lost,
 )
@@ -46,6 +47,18 @@ def assert_replays(folder: Path, events: Sequence[dict[str, Any]], micro: int = 
     assert_same_model(folder, train_plain(SAMPLES, entries, steps, gains=gains_of(events)))
     assert [entry for entry in entries if entry[0] > steps] == []
     return entries
+
+
+def assert_ends_by_itself(folder: Path, events: Sequence[dict[str, Any]], epochs: int) -> int:
+    """Fails unless a job's recorded schedule gives what it trained, and the step with which it ended; returns that."""
+    entries = assert_replays(folder, events)
+    gains = {event["step"]: event["gain"] for event in events if event["kind"] == "batch_changed"}
+    steps = len(counted(without_lost(read_ledgers(folder), list(events))))
+    assert steps == statistical_steps(SAMPLES, entries, gains, epochs)
+    assert torch.load(folder / "model.pt", weights_only=True)["step"] == steps
+    told = [event for event in events if event["kind"] == "progress"][-1]
+    assert told["step"] == steps and told["epochs"] == epochs <= told["statistical_epoch"] < epochs + 1
+    return steps
 
 
 def options(folder: Path, **more: Any) -> str:
@@ -78,6 +91,43 @@ def test_a_batch_that_adapts_through_resizes_and_a_lost_node_replays(tmp_path: P
     steps = [event["step"] for event in job.events.of("batch_changed")]
     assert steps == [step for step, _ in entries[1:]]  # each once
     assert_no_process(job.work_dir)
+
+
+@pytest.mark.quick
+def test_a_job_ends_by_itself_after_its_statistical_epochs_through_resizes_and_a_lost_node(tmp_path: Path) -> None:
+    """One rank is slow until all that was to come in between has come."""
+    hints, epochs = tmp_path / "hints.json", 150
+    allow(hints, 1)
+    script = SCRIPT, options(tmp_path, pace=0.0, epochs=epochs, workers=1, worth=0.7, slow_members=[1], slow=0.02)
+    with launched("--nodes", "1:3", "--hints", hints, "--", *script, cwd=tmp_path) as job:
+        formed(job, 1, 0)
+        allow(hints, 3)
+        last = formed(job, 3, 1)
+        os.kill(job.node_pid(last["members"][1]["node"]), signal.SIGKILL)
+        last = formed(job, 2, last["generation"])
+        allow(hints, 1)
+        formed(job, 1, last["generation"])
+        (tmp_path / "fast").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_ends_by_itself(tmp_path, job.events.all(), epochs)
+    assert f"job.epochs({epochs}) counts statistical epochs" in job.stdout
+    assert_no_process(job.work_dir)
+
+
+@pytest.mark.quick
+def test_statistical_epochs_go_on_from_a_checkpoint_in_their_middle_and_from_one_at_their_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, sizes=SIZES, epochs=8, worth=0.7, linger=[3, 4], pace=0.02)
+    with stage.run(2, MICRO) as job:
+        stage.wait_steps(job, 8)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait(LONG) == 75, job.stderr
+    with stage.run(2, MICRO, "--checkpoint-every", "1 steps") as job:
+        done = job.events.wait("progress", lambda event: event["statistical_epoch"] >= 8, LONG)["step"]
+        job.events.wait("checkpoint_saved", lambda event: event["step"] == done, LONG)
+        stage.kill_everything(job)
+    with stage.run(1, MICRO) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_ends_by_itself(tmp_path, job.events.all(), 8) == done
 
 
 @pytest.mark.thorough

@@ -96,6 +96,24 @@ def gains_of(events: Sequence[dict[str, Any]]) -> dict[int, float]:
     return {event["step"]: event["gains"][0] for event in events if event["kind"] == "batch_changed"}
 
 
+def statistical_steps(samples: int, entries: Entries, gains: Mapping[int, float], epochs: int) -> int:
+    """Returns how many steps of a batch schedule make so many statistical epochs.
+
+    Args:
+        samples: In the data set.
+        entries: The schedule.
+        gains: Of each entry but the first, over all parameters.
+        epochs: How many.
+    """
+    done = 0.0
+    for step, used in enumerate(orders(samples, entries)):
+        if done >= epochs * samples:
+            return step
+        first, size = max(entry for entry in entries if entry[0] <= step)
+        done += len(used) * (gains.get(first, 1.0) / (size / entries[0][1]))
+    raise AssertionError(f"{epochs} statistical epochs take more than {MOST_STEPS} steps")
+
+
 def factor(batch: int | Entries, gains: Mapping[int, float] | None, step: int) -> float:
     """Returns what a step's learning rate is multiplied by: the root of the gain, as for Adam, or of the scale."""
     if isinstance(batch, int):

@@ -331,4 +331,6 @@ def _where_left(state: State) -> str:
     told = state.progress
     if not left or told is None or told.epochs is None:
         return ""
+    if told.statistical_epoch is not None:
+        return f"; the script ended after {told.statistical_epoch:.2f} of {told.epochs} statistical epochs"
     return f"; the script ended in epoch {told.epoch + 1} of {told.epochs}"

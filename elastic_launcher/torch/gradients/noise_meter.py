@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.goodput import GradientNoise, gain
 from elastic_launcher.adaptive.noise import Estimate, NoiseAverages, estimate, memory
-from elastic_launcher.adaptive.progress import Progress
+from elastic_launcher.adaptive.progress import PhaseProgress, Progress
 from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Slot
 from elastic_launcher.torch.gradients.square_norms import SquareNorms
 
@@ -79,10 +79,12 @@ class NoiseMeter:
 
     Attributes:
         step: The step that runs.
-        gains: By the first step of an entry of the batch schedule, the gain of its batch when it was decided: over all
-            parameters, then of each group. Learning rates follow these, so that the model is a function of them.
+        gains: By the first step of an entry of the batch schedule, the gain of its batch when the entry was decided:
+            over all parameters, then of each group. Learning rates follow these, so that the model is a function of
+            them.
         progress: Of the steps so far.
-        counted: How many steps are in it: what a peer has counted already may have come with its state.
+        phase: Of those of the last phase in which there were any.
+        counted: How many steps are in both: what a peer has counted already may have come with its state.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class NoiseMeter:
         self.step = 0
         self.gains: dict[int, tuple[float, ...]] = {}
         self.progress = Progress()
+        self.phase = PhaseProgress()
         self.counted = 0
         self._now = self._before = Moment()
         self._tag = (-1, -1)  # step and call of the reduction after which it is now
@@ -273,11 +276,17 @@ class NoiseMeter:
         mean = self.averages.mean(group)
         return None if mean is None else GradientNoise(mean.trace / self._base(), mean.square)
 
-    def hold_gains(self, step: int, batch_size: int) -> None:
-        """Notes the gains of a global batch that begins with a step; 1 where nothing was measured yet."""
+    def gains_of(self, batch_size: int) -> tuple[float, ...]:
+        """Returns the gains of a global batch by what is known now: over all parameters, then of each group; 1 where
+        nothing was measured yet.
+        """
         scale = batch_size / self._base()
         found = (self._noise(group) for group in (None, *range(len(self.averages.groups))))
-        gains = tuple(1.0 if one is None else gain(one.variance, one.square, scale) for one in found)
+        return tuple(1.0 if one is None else gain(one.variance, one.square, scale) for one in found)
+
+    def hold_gains(self, step: int, batch_size: int) -> None:
+        """Notes the gains of a global batch that begins with a step, or goes on with new gains."""
+        gains = self.gains_of(batch_size)
         kept = sorted(one for one in self.gains if one < step)[1 - MOST_GAINS :]
         self.gains = {**{one: self.gains[one] for one in kept}, step: gains}
 
@@ -286,7 +295,8 @@ class NoiseMeter:
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint, a joiner or a peer that lost the last reduction needs."""
         gains = [[step, *held] for step, held in self.gains.items()]
-        told = {"gains": gains, "progress": [self.progress.samples, self.counted]}
+        phase = [self.phase.phase, self.phase.epoch_samples, self.phase.progress.samples, self.phase.left]
+        told = {"gains": gains, "progress": [self.progress.samples, self.counted], "phase": phase}
         return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag), **told}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -298,7 +308,8 @@ class NoiseMeter:
         self._now, self._before, self._tag = Moment(), Moment(), (-1, -1)
         self.gains = {step: tuple(held) for step, *held in state.get("gains", ())}
         samples, self.counted = state.get("progress", (0.0, 0))
-        self.progress = Progress(samples)
+        phase, epoch_samples, of_phase, left = state.get("phase", (-1, 1, 0.0, 0))
+        self.progress, self.phase = Progress(samples), PhaseProgress(phase, epoch_samples, Progress(of_phase), left)
         if state:
             step, call = state["tag"]
             self._now, self._before, self._tag = _unpack(state["now"]), _unpack(state["before"]), (step, call)

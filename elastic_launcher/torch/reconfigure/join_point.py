@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.torch.collectives.work import GroupError
@@ -12,6 +13,7 @@ from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.reconfigure.fingerprint import difference, fingerprint
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.statistical_epochs import end_within, is_over
 
 
 class JoinPoint:
@@ -59,9 +61,12 @@ class JoinPoint:
         session, course, data = self._session, self._session.course, self._session.data
         if data is None or course.loop or self._meets.get(formation.number) != self._meeting(data):
             return False
-        if session.position.step_in_epoch + 1 < session.data_pass(data, session.position).steps:
+        position, whole = session.position, session.data_pass(data, session.position)
+        if end_within(session, whole, position.step + 2) < position.step + 2:
+            return False
+        if position.step_in_epoch + 1 < whole.steps:
             return True
-        last = session.epochs is not None and session.position.epoch + 1 >= session.epochs
+        last = session.autoscaling is None and session.epochs is not None and position.epoch + 1 >= session.epochs
         return course.counted and course.repeats() and data.epoch is None and not last
 
     def reserve(self, formation: Formation) -> None:
@@ -90,9 +95,11 @@ class JoinPoint:
 
     def _outline(self, data: TrainingData) -> dict[str, Any]:
         session = self._session
+        position = session.position
+        following = replace(position, epoch=_first_to_come(position))
         return {
-            "position": session.position.numbers(),
-            "epochs": session.epochs,
+            "position": position.numbers(),
+            "more": not is_over(session, following),
             "of_epoch": data.epoch is not None,
             "fingerprint": fingerprint(session, data),
             "sums": session.sums.known,
@@ -110,7 +117,6 @@ class JoinPoint:
         there, here, data = Position(*told["position"]), session.course, session.data
         if data is None:
             raise MovedOn("this rank is on its way to another epoch", wait)
-        epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
         different = difference(told["fingerprint"], fingerprint(session, data))
         at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
         later = here.counted and there.phase == here.phase and not (told["of_epoch"] or data.epoch is not None)
@@ -120,7 +126,12 @@ class JoinPoint:
             member.formations.interrupt(RuntimeError(different))
             raise GroupError(different)
         session.sums.known = {**told["sums"], **session.sums.known}
-        if told["epochs"] is None or epoch < told["epochs"]:  # else there is none left
-            self.elsewhere = there.at(there.phase, epoch)
+        if told["more"]:
+            self.elsewhere = there.at(there.phase, _first_to_come(there))
             member.formations.interrupt(MovedOn("", wait))
         raise MovedOn("the training has gone on to another epoch", wait)
+
+
+def _first_to_come(position: Position) -> int:
+    """Returns the first epoch whose first loop is not over."""
+    return position.epoch + (position.loop > 0)

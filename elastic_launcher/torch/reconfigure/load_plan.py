@@ -9,6 +9,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.statistical_epochs import end_within
 
 LEAD_SECONDS = 0.25  # how long a resize may wait for steps whose micro-batches are loaded already
 SPARE_STEPS = 1  # ranks may plan a step apart, and then change at the later one
@@ -88,9 +89,9 @@ class LoadPlan:
     def _pieces(self, data: TrainingData, division: Division, first: int, steps: int) -> list[Piece]:
         """Returns a rank's micro-batches of some steps, counted over the whole training."""
         session, found = self._session, []
-        position, epochs = session.position, session.epochs
+        position, epochs = session.position, session.epochs if session.autoscaling is None else None
         epoch, whole = position.epoch, session.data_pass(data, position)
-        for step in range(first, first + steps):
+        for step in range(first, end_within(session, whole, first + steps)):
             while 0 < whole.steps <= step - whole.first_step:
                 epoch, whole = epoch + 1, whole.following()
             if not whole.steps or (epochs is not None and epoch >= epochs):

@@ -27,6 +27,7 @@ from elastic_launcher.torch.reconfigure.fingerprint import data_of
 from elastic_launcher.torch.reconfigure.join_point import JoinPoint
 from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_progress
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.statistical_epochs import begin_counting
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 
@@ -164,6 +165,7 @@ class Resizer:
             if session.checkpoints is not None and group.rank == 0:
                 session.checkpoints.resume(self._fingerprint)
             meet(session, group, RankStatus())
+            begin_counting(session)
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
         self.take_membership(Membership(me, formation, group, dividing))
         if session.checkpoints is not None:

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.batch import whole_number
 from elastic_launcher.control.messages import BatchChanged
+from elastic_launcher.host.output import say
 from elastic_launcher.options import BY_KEY
 from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.environment import read_autoscale
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.statistical_epochs import gains_at
 from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
 from elastic_launcher.torch.step.step_times import time_step
 
 FLAG = BY_KEY["autoscale_batch_size"].flag
+
+
+REFRESH_STEPS = 64  # how often gains are compared: they follow averages over many more steps
+LEAST_MOVE = 0.05  # of a gain, as a share: learning rates and progress are off by no more
+
+
+@dataclass(frozen=True, slots=True)
+class NewGains:
+    """The decision to go on with the same global batch by other gains; see `Proposal`."""
+
+    new: int
+    noise_scale: float | None
+    reason: str
 
 
 def turn_on(
@@ -119,8 +135,24 @@ def check_loop(session: Session, data: TrainingData) -> None:
         )
 
 
+def announce(session: Session) -> None:
+    """Says on rank 0, once in a phase, what its epochs are."""
+    autoscaling, phase = session.autoscaling, session.position.phase
+    if autoscaling is None or autoscaling.announced == phase or session.epochs is None:
+        return
+    autoscaling.announced = phase
+    if session.need_membership("the training").rank == 0:
+        bounds = autoscaling.bounds
+        say(
+            f"elastic-launcher: the global batch adapts, from {bounds.base_batch_size:,} to "
+            f"{bounds.max_batch_size:,} samples: job.epochs({session.epochs}) counts statistical epochs, which are "
+            "passes over the data with the first batch, and more passes with a larger one"
+        )
+
+
 def propose(session: Session) -> int:
-    """Returns the global batch that this rank proposes for the steps after the one that runs; 0 for none.
+    """Returns the global batch that this rank proposes for the steps after the one that runs; 0 for none. The present
+    one goes on by the gains that are known now.
 
     Raises:
         ValueError: If the policy's proposal is out of its bounds.
@@ -131,6 +163,8 @@ def propose(session: Session) -> int:
     step, now = session.position.step, session.global_batch_size
     proposal = autoscaling.policy.propose(step, now, membership.world_size)
     if proposal is None or proposal.new == now:
+        proposal = _new_gains(session)
+    if proposal is None:
         return 0
     bounds = autoscaling.bounds
     if not bounds.base_batch_size <= proposal.new <= bounds.max_batch_size:
@@ -140,6 +174,20 @@ def propose(session: Session) -> int:
         )
     autoscaling.proposal = proposal
     return proposal.new
+
+
+def _new_gains(session: Session) -> NewGains | None:
+    """Returns the decision to use new gains, where one of those that hold is off."""
+    step, noise = session.position.step, session.measure_noise()
+    since = step - session.schedule.first_step(step)
+    if not since or since % REFRESH_STEPS:
+        return None
+    held, found = gains_at(session, step), noise.gains_of(session.global_batch_size)
+    if all(abs(new / old - 1) < LEAST_MOVE for old, new in zip(held, found, strict=False)):
+        return None
+    scale = noise.averages.noise_scale()
+    reason = f"gain {held[0]:.3g} → {found[0]:.3g}, noise scale {scale:.3g}"
+    return NewGains(session.global_batch_size, scale, reason)
 
 
 def note_step(session: Session, samples: int) -> None:

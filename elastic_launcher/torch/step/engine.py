@@ -38,9 +38,9 @@ from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
-from elastic_launcher.torch.step.autoscale import check_loop, note_step, report_changes
+from elastic_launcher.torch.statistical_epochs import count_rest, count_step, is_over
+from elastic_launcher.torch.step.autoscale import announce, check_loop, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
-from elastic_launcher.torch.step.learning_rate import count_step
 from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.step.progress import Progress
@@ -118,11 +118,13 @@ class StepEngine:
             SystemExit: With 0, if the job ends without needing it.
         """
         session = self._session
-        if session.membership is None:
-            return self._resizer.admit(fingerprint(session, self._data))
+        if session.membership is None and not self._resizer.admit(fingerprint(session, self._data)):
+            return False
+        membership = session.need_membership("a training loop")
         if session.unequal:  # ranks of plain torchrun
-            self._resizer.enter(session.membership.formation, session.membership.member)
+            self._resizer.enter(membership.formation, membership.member)
             session.unequal = False
+        announce(session)
         return True
 
     def end_loop(self) -> None:
@@ -148,7 +150,14 @@ class StepEngine:
         ahead = session.course.is_ahead(session.position)
         if session.over or ahead:
             return False
-        return session.position.step_in_epoch < session.data_pass(self._data, session.position).steps
+        return self._has_step(self._data)
+
+    def _has_step(self, data: TrainingData) -> bool:
+        """Whether a loop over some data has a step at the present position."""
+        session, position = self._session, self._session.position
+        if position.step_in_epoch >= session.data_pass(data, position).steps:
+            return False
+        return session.autoscaling is None or position.loop > 0 or not is_over(session)
 
     # -- one step
 
@@ -365,8 +374,9 @@ class StepEngine:
         """
         session = self._session
         stop = session.stop_reason is not None
-        if session.position.step_in_epoch < session.data_pass(data, session.position).steps and not session.over:
+        if self._has_step(data) and not session.over:
             self.exchange(stop=stop)
+            count_rest(session, session.data_pass(data, session.position))
         elif stop and session.need_membership("the end of the loop").world_size == 1:
             session.end_training()
         self.phases.end_loop()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.learning_rate import rule_of
-from elastic_launcher.adaptive.progress import Progress
+from elastic_launcher.torch.statistical_epochs import gains_at, scale_at, statistical_epochs
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
@@ -24,50 +24,12 @@ def factors(session: Session, number: int, optimizer: Optimizer) -> Sequence[flo
     groups, autoscaling = len(optimizer.param_groups), session.autoscaling
     if autoscaling is None:
         return [1.0] * groups
-    overall, *gains = _gains_now(session)
+    step = session.position.step
+    overall, *gains = gains_at(session, step)
     before = sum(len(one.param_groups) for one in session.state.optimizers[:number])
     own = (gains[before : before + groups] + [overall] * groups)[:groups]  # of new groups nothing was measured
     rule = rule_of(autoscaling.rule, type(optimizer).__name__)
-    return rule.factors(_scale(session), own, statistical_epochs(session, after=True))
-
-
-def _gains_now(session: Session) -> tuple[float, ...]:
-    """Returns the gains of the entry of the batch schedule that holds: over all parameters, then of each group."""
-    gains = {} if session.noise is None else session.noise.gains
-    return gains.get(session.schedule.first_step(session.position.step), (1.0,))
-
-
-def gain_now(session: Session) -> float:
-    """Returns how many steps of the first batch one step is worth now."""
-    return _gains_now(session)[0]
-
-
-def statistical_epochs(session: Session, *, after: bool = False) -> float:
-    """Returns how many epochs of the first batch the steps so far are worth; 0 with a fixed batch.
-
-    ``after``: with the step that runs, as if it were a full one.
-    """
-    if session.autoscaling is None:
-        return 0.0
-    progress = session.measure_noise().progress
-    if after:
-        progress = progress.after(session.global_batch_size, gain_now(session), _scale(session))
-    data, base = session.autoscaling.data, session.schedule.batch_size(0)
-    return progress.epochs(data.size - data.size % base if data.drop_last else data.size)
-
-
-def count_step(session: Session, samples: int) -> None:
-    """Counts the step that runs, of so many samples, as progress."""
-    noise, step = session.noise, session.position.step
-    if session.autoscaling is not None and noise is not None and noise.counted <= step:
-        if not noise.counted:  # the steps before had the first batch
-            noise.progress = Progress(session.position.samples)
-        noise.counted = step + 1
-        noise.progress = noise.progress.after(samples, gain_now(session), _scale(session))
-
-
-def _scale(session: Session) -> float:
-    return session.global_batch_size / session.schedule.batch_size(0)
+    return rule.factors(scale_at(session, step), own, statistical_epochs(session, after=True))
 
 
 def mean_factor(session: Session) -> float:

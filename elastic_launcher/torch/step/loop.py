@@ -11,6 +11,7 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.statistical_epochs import is_over
 from elastic_launcher.torch.step.engine import StepEngine
 from elastic_launcher.torch.step.memory import LeftAt
 
@@ -41,7 +42,7 @@ class StepLoop:
             phases.end()
             return
         try:
-            while not self._is_over(total):
+            while not self._is_over():
                 engine.progress.begin_epoch()
                 yield phases.begin_epoch()
                 if session.data is not None:
@@ -57,13 +58,13 @@ class StepLoop:
         if session.position.phase == phase:  # else the job has ended it while this rank waited for admission
             engine.finish()
 
-    def _is_over(self, total: int) -> bool:
+    def _is_over(self) -> bool:
         session = self._session
         if session.position.phase > session.course.phase:
             return True
-        if session.stop_reason is not None and not session.over and session.position.epoch < total:
+        if session.stop_reason is not None and not session.over and not is_over(session):
             self._engine.exchange(stop=True)
-        return session.over or session.position.epoch >= total
+        return session.over or is_over(session)
 
     def train(self, loader: ElasticLoader) -> Iterator[Any]:
         """Yields this rank's micro-batches until the loop over this loader is over; none where the job has done it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from elastic_launcher.control import messages
 from elastic_launcher.torch.membership.reports import FLUSH_SECONDS
+from elastic_launcher.torch.statistical_epochs import expected_steps, phase_epochs
 from elastic_launcher.torch.step.adaptive_values import adaptive_values
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ class Progress:
         """Notes that an epoch is over."""
         self._epoch_steps = self._session.position.step - self._epoch_began
 
-    def _total(self, steps: int) -> int | None:
+    def _total(self, data: TrainingData, steps: int) -> int | None:
         """Returns the steps up to the end of this phase, if all its epochs are as long as the loop that runs."""
         position, epochs = self._session.position, self._session.epochs
         if epochs is None:
             return None
+        if self._session.autoscaling is not None:
+            return expected_steps(self._session, self._session.data_pass(data, position))
         loop_began = position.step - position.step_in_epoch
         began = self._epoch_began if position.loop else loop_began
         this_epoch = max(self._epoch_steps, loop_began - began + steps)
@@ -75,10 +78,11 @@ class Progress:
                 samples_per_second=round(rate, 2) if rate is not None else None,
                 steps_per_epoch=steps,
                 epochs=session.epochs,
-                total_steps=self._total(steps),
+                total_steps=self._total(data, steps),
                 samples=position.samples,
                 phase=position.phase,
                 adaptive={name: float(f"{one:.{DIGITS}g}") for name, one in adaptive_values(session).items()} or None,
+                statistical_epoch=None if session.autoscaling is None else round(phase_epochs(session), 4),
             )
         )
         self._reported_at, self._reported_samples, self._reported_step = now, position.samples, position.step

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 import elastic_launcher.torch as elastic
-from elastic_launcher.torch.step import goodput_policy
+from elastic_launcher.torch.step import autoscale, goodput_policy
 
 KEYS: dict[str, Any] = {
     "folder": ".",  # ledgers, the final model, the stop file, the save file
@@ -45,6 +45,7 @@ KEYS: dict[str, Any] = {
     "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
     "linger": [],  # who goes on after the training until the file "home" is there
     "sizes": None,  # the global batch adapts: as listed by step; {}: by goodput
+    "worth": None,  # what a sample of a larger batch is worth, in place of what is measured
     "rule": None,  # of learning rates that follow it
     "hold": None,  # the step at whose beginning all wait until the file "go" is there
     "bits": False,  # whether a digest of the model and of the optimizer is written down with each micro-batch
@@ -127,6 +128,15 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
     return loss
 
 
+def hold_gains(job: elastic.Job, worth: float) -> None:
+    noise = job._session.measure_noise()
+
+    def hold(step: int, batch_size: int) -> None:
+        noise.gains = {**noise.gains, step: (max(1.0, worth * batch_size / OPTIONS["batch"]),) * 2}
+
+    noise.hold_gains = hold  # type: ignore[method-assign]
+
+
 def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
     """Evaluates all samples, and writes down what came of it."""
     (FOLDER / "evaluates").touch()
@@ -165,10 +175,13 @@ def main() -> None:
         loader.autoscale_batch_size(OPTIONS["samples"], learning_rate_rule=OPTIONS["rule"])
         autoscaling = job._session.autoscaling
         assert autoscaling is not None
+        if OPTIONS["worth"]:
+            hold_gains(job, OPTIONS["worth"])
         if OPTIONS["sizes"]:
             autoscaling.policy = ScriptedPolicy({int(step): size for step, size in OPTIONS["sizes"].items()})
         else:  # decisions sooner than a usual training needs them
             goodput_policy.FEWEST_ESTIMATES, goodput_policy.INTERVAL = 0.01, 0.1
+            autoscale.REFRESH_STEPS = 16
     slow = OPTIONS["slow_forward"] if joiner else 0.0
 
     def bits() -> str:

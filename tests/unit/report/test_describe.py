@@ -85,6 +85,10 @@ SAID = [
         "a micro-batch of 64 samples did not fit into memory (NVIDIA T4, node 3): at most 32 there from now on",
     ),
     (
+        Event("batch_changed", 0, 1, {"step": 76, "old": 64, "new": 64, "gain": 1.7, "reason": "gain 1.6 → 1.7"}),
+        "the global batch stays 64 samples, with new gains from step 76 on (gain 1.7): gain 1.6 → 1.7",
+    ),
+    (
         Event("straggler", 0, 1, {"rank": 2, "node": 3, "factor": 2.5, "step_seconds": 0.4, "over": False}),
         "rank 2 (node 3) is 2.5 times slower than the others (400 ms a step): all wait for it",
     ),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.events import Event
+from elastic_launcher.report.describe import position
 from elastic_launcher.report.progress_line import EVERY_SECONDS, Told, progress_line, tell
 from elastic_launcher.report.state import JobState, advance, fold
 from tests.support import histories
@@ -62,6 +63,12 @@ def test_the_values_of_an_adaptive_batch_are_shown() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     state = JobState(step=5, epoch=0, world_size=1, generation=1, loss="nan")
     assert progress_line(state) == "progress epoch=1 step=5 generation=1 world_size=1 loss=nan"
+
+
+def test_with_an_adaptive_batch_the_statistical_epochs_have_the_total() -> None:
+    state = JobState(step=5, epoch=11, epochs=9, statistical_epoch=7.126, world_size=1, generation=1)
+    assert progress_line(state) == ("progress epoch=12 statistical_epoch=7.13/9 step=5 generation=1 world_size=1")
+    assert position(state) == "statistical epoch 7.13/9, step 5"
 
 
 def test_ranks_that_hold_the_others_up_are_named() -> None:

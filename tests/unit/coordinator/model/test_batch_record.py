@@ -27,6 +27,17 @@ def test_each_change_is_due_once_and_what_is_known_of_the_last_one_with_it() -> 
     assert events == [{"step": 12, "old": 32, "new": 8}] and again.changes == ((5, 16), (9, 32), (12, 8))
 
 
+def test_new_gains_of_the_same_batch_are_a_change() -> None:
+    record, _ = BatchRecord().take(REPORT)
+    again = BatchChanged((*REPORT.entries, (73, 32)), {73: (2.5, 3.5)}, 50.0, "moved")
+    record, events = record.take(again)
+    known = {"gain": 2.5, "gains": [3.5], "noise_scale": 50.0, "reason": "moved"}
+    assert events == [{"step": 73, "old": 32, "new": 32, **known}]
+    assert record.take(again) == (record, [])
+    restarted = record.at_restart(60).take(BatchChanged(REPORT.entries, REPORT.gains))[1]
+    assert [(event["step"], event["new"], event["gain"]) for event in restarted] == [(60, 32, 2.0)]
+
+
 def test_a_batch_that_never_changed_is_no_event() -> None:
     assert BatchRecord().take(BatchChanged(((0, 8),), reason="x")) == (BatchRecord(), [])
 

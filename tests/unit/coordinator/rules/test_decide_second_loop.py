@@ -149,3 +149,13 @@ def test_a_phase_that_is_over_before_its_first_generation_is_known_sends_nobody_
     assert not job.killed and not job.told(End)
     job.report(2, Active(1, 0, 1))
     assert job.state.group == (1, 2) and not job.state.over
+
+
+def test_with_an_adaptive_batch_the_last_line_counts_statistical_epochs() -> None:
+    job = training(1)
+    job.report(1, Progress(25, 9, epochs=8, samples=800, statistical_epoch=6.5))
+    job.report(1, Ended(25, False, samples=800))
+    job.rank_ended(1, 0)
+    job.node_exited(1)
+    assert job.finish is not None
+    assert job.finish.message == "done: 25 steps, 800 samples; the script ended after 6.50 of 8 statistical epochs"

@@ -54,6 +54,7 @@ class Rank:
             share=self.share,
             data_pass=self.data_pass,
             epochs=epochs,
+            autoscaling=None,
             pace=SimpleNamespace(usual=lambda: usual),
         )
         self.formation: Formation | None = None

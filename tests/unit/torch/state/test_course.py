@@ -214,7 +214,7 @@ def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pyte
         told = []
         progress = script.job._engine.progress
         monkeypatch.setattr(
-            progress, "report", lambda loader, **_: told.append(progress._total(loader.steps_per_epoch))
+            progress, "report", lambda loader, **_: told.append(progress._total(loader, loader.steps_per_epoch))
         )
         first, second = script.loader(16), script.loader(24)
         for epochs in (2, 1):

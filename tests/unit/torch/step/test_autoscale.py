@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -19,6 +19,7 @@ from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
+from elastic_launcher.torch.step import autoscale
 from elastic_launcher.variables import AUTOSCALE_BATCH_SIZE
 from tests.support.scripts.memory_train import Narrow
 from tests.support.scripts.scripted_policy import ScriptedPolicy
@@ -31,15 +32,23 @@ SIZES = {1: 12, 2: 30, 3: 30, 4: 13, 9: 49, 10: 7}
 ENTRIES = ((0, 7), (2, 12), (3, 30), (5, 13), (10, 49), (11, 7))
 
 
-def steps_of(entries: tuple[tuple[int, int], ...], epochs: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields the global batch of each step, and its samples."""
-    epoch, start, size, sizes = 0, 0, 0, dict(entries)
+def steps_of(
+    entries: tuple[tuple[int, int], ...], epochs: int, gains: Mapping[int, Sequence[float]] | None = None
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields the global batch of each step, and its samples, up to the end of so many statistical epochs.
+
+    ``gains`` are those of each entry, by its first step; 1 for the others.
+    """
+    epoch, start, size, sizes, gain, done = 0, 0, 0, dict(entries), 1.0, 0.0
     for step in count():
-        size = sizes.get(step, size)
-        yield size, torch.from_numpy(indices(SAMPLES, SEED, epoch, start, min(start + size, SAMPLES), True))
-        epoch, start = (epoch, start + size) if start + size < SAMPLES else (epoch + 1, 0)
-        if epoch == epochs:
+        if step in sizes:
+            size, gain = sizes[step], (gains or {}).get(step, (1.0,))[0]
+        stop = min(start + size, SAMPLES)
+        yield size, torch.from_numpy(indices(SAMPLES, SEED, epoch, start, stop, True))
+        done += (stop - start) * (gain / (size / FIRST))
+        if done >= epochs * SAMPLES:
             return
+        epoch, start = (epoch, stop) if stop < SAMPLES else (epoch + 1, 0)
 
 
 def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -72,16 +81,8 @@ def adaptive_job(
 def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int, fits: int) -> None:
     plain, plain_optimizer = model_and_optimizer()
     rates = [group["lr"] for group in plain_optimizer.param_groups]
-    expected = []
-    for size, chosen in steps_of(ENTRIES, EPOCHS):
-        for group, rate in zip(plain_optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * rule(size / FIRST, 1.0, 0.0)
-        plain_optimizer.zero_grad()
-        functional.cross_entropy(plain(X[chosen]), Y[chosen]).backward()
-        plain_optimizer.step()
-        expected.append(size)
 
-    def body(group: ThreadGroup) -> tuple[list[int], Any, torch.Tensor, ScriptedPolicy]:
+    def body(group: ThreadGroup) -> tuple[list[int], Any, torch.Tensor, ScriptedPolicy, Any]:
         job, model, optimizer, loader, policy = adaptive_job(group)
         assert job._session.autoscaling is not None
         job._session.autoscaling.rule = rule
@@ -95,10 +96,20 @@ def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int, fi
                 assert [one["lr"] for one in optimizer.param_groups] == rates
                 if job.sync_gradients:
                     held.append(job.global_batch_size)
-        return held, job._session.schedule.entries, model.state_dict()["weight"], policy
+        gains = job._session.measure_noise().gains
+        return held, job._session.schedule.entries, model.state_dict()["weight"], policy, gains
 
-    for rank, (held, entries, weight, policy) in enumerate(run_ranks(world_size, body)):
-        assert held == expected and entries == ENTRIES
+    found = run_ranks(world_size, body)
+    gains, expected = found[0][-1], []
+    for size, chosen in steps_of(ENTRIES, EPOCHS, gains):
+        for group, rate in zip(plain_optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * rule(size / FIRST, 1.0, 0.0)
+        plain_optimizer.zero_grad()
+        functional.cross_entropy(plain(X[chosen]), Y[chosen]).backward()
+        plain_optimizer.step()
+        expected.append(size)
+    for rank, (held, entries, weight, policy, known) in enumerate(found):
+        assert held == expected and entries == ENTRIES and known == gains
         assert weight.numpy() == pytest.approx(plain.state_dict()["weight"].numpy(), rel=1e-12)
         assert policy.asked == ([(s, b, world_size) for s, b in enumerate(expected)] if rank == 0 else [])
 
@@ -119,6 +130,33 @@ def test_without_decisions_and_with_factors_of_one_everything_is_bit_equal() -> 
 
     fixed, adaptive = (run_ranks(2, lambda group, on=on: body(group, on))[0] for on in (False, True))
     assert all(torch.equal(one, other) for one, other in zip(fixed, adaptive, strict=True))
+
+
+def test_a_batch_goes_on_with_new_gains_where_the_noise_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared every third step of an entry; a gain that is less than 5 % off stays."""
+    monkeypatch.setattr(autoscale, "REFRESH_STEPS", 3)
+
+    def body(group: ThreadGroup) -> tuple[Any, Any, Any]:
+        job, model, optimizer, loader, _ = adaptive_job(group, {1: 14})
+        noise = job._session.measure_noise()
+        noise.gains_of = lambda size: (1.0 + (size > FIRST) * (0.01 * job.step),) * 3  # type: ignore[method-assign]
+        factors = []
+        for _ in job.epochs(2):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                if job.sync_gradients:
+                    factors.append(job.lr_factor)
+        proposal = job._session.autoscaling.proposal  # type: ignore[union-attr]
+        return job._session.schedule.entries, noise.gains, (factors, proposal and proposal.reason)
+
+    found = run_ranks(2, body)
+    (entries, gains, (factors, reason)), (_, _, (_, other)) = found
+    assert found[1][:2] == found[0][:2] and factors == found[1][2][0] and other is None
+    assert entries[:3] == ((0, 7), (2, 14), (9, 14))
+    assert [round(gains[step][0], 9) for step, _ in entries[1:3]] == [1.01, 1.08]
+    assert factors[2:10] == pytest.approx([1.01] * 7 + [1.08])
+    assert reason.startswith("gain 1.0") and " → 1." in reason
 
 
 def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
