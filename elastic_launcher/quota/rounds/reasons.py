@@ -216,7 +216,7 @@ def _capacity(world: World, plan: Plan | None) -> str:
         return f"a machine is to be emptied, so that {gpus(world.capacity)} remain"
     there = f"the capacity is {gpus(world.capacity)} now"
     if world.foreign:
-        there += f", without {world.foreign} that are held and of no project"
+        there += f" ({world.foreign} more are held, by what is of no project)"
     if plan is not None and plan.pauses_until is not None:
         there += "; machines that were asked for did not come"
     return there

@@ -189,7 +189,7 @@ def test_what_is_held_beside_the_capacity_is_named() -> None:
     strangers = held("stranger", 2, "unknown"), held("other", 1, "unknown")
     world = World(7, (*strangers, job("large", least=5, most=5)), foreign=3)
     assert play(world, Ledger())[1]["large"] == (
-        "waits: it needs 5 GPUs, and the capacity is 4 GPUs now, without 6 that are held and of no project"
+        "waits: it needs 5 GPUs, and the capacity is 4 GPUs now (6 more are held, by what is of no project)"
     )
 
 
