@@ -30,9 +30,11 @@ from elastic_launcher.quota.allocation.places import Placement
 from elastic_launcher.quota.allocation.worth import Settings
 from elastic_launcher.quota.simulation.physics import InProcess, Restart
 from elastic_launcher.quota.simulation.policies import Elastic, Rigid
+from elastic_launcher.quota.simulation.results import Results
 from elastic_launcher.quota.simulation.simulate import Job, Policy, State, simulate
 from elastic_launcher.quota.simulation.trace import read_trace
 
+LONG = 1800.0  # seconds from which a job is long
 MACHINES = {f"machine-{number:02}": 4 for number in range(16)}
 ONE_GPU = "ncf"
 
@@ -70,6 +72,7 @@ class Case:
         in_process: Whether ranks that stay go on through a change.
         free: Whether ncf may have several GPUs.
         studied: The mean that a study with another simulator came to, in seconds; None without one.
+        fairness: How fairly jobs share the GPUs.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Case:
     in_process: bool
     free: bool = False
     studied: float | None = None
+    fairness: float = 0.0
 
 
 REALISTIC = Workloads("workloads-realistic", (1, 2, 3, 4), 7320.5, {1: 6565.0, 2: 8055.0, 3: 7297.0, 4: 7365.0}, 0.80)
@@ -90,6 +94,8 @@ CASES = [
     Case("realistic, in-process, ncf free", REALISTIC, in_process=True, free=True),
     Case("tuned, restart", TUNED, in_process=False, studied=3015.0),
     Case("tuned, in-process", TUNED, in_process=True, studied=2915.0),
+    Case("tuned, restart, fairness 0.3", TUNED, in_process=False, fairness=0.3),
+    Case("tuned, restart, fairness 1", TUNED, in_process=False, fairness=1.0),
     Case("adaptive, restart", replace(POLLUX, bar=0.86, most_changes=RESTARTS / 2), in_process=False, studied=2310.0),
     Case("adaptive, in-process", replace(POLLUX, bar=0.83), in_process=True, studied=2245.0),
     Case(
@@ -127,6 +133,12 @@ def limited(jobs: list[Job]) -> list[Job]:
     return [replace(job, request=1, limit=1) if job.name.startswith(ONE_GPU) else job for job in jobs]
 
 
+def evenness(results: Results) -> float:
+    """Returns Jain's index of the jobs' unfairness: 1 if that is the same for all, 1/n if one of n bears it all."""
+    rhos = [one.rho for one in results.outcomes]
+    return sum(rhos) ** 2 / (len(rhos) * sum(rho**2 for rho in rhos))
+
+
 def measured(case: Case, traces: Path, numbers: Sequence[int]) -> dict[str, Any]:
     """Returns the row of a case.
 
@@ -139,14 +151,15 @@ def measured(case: Case, traces: Path, numbers: Sequence[int]) -> dict[str, Any]
     for number in numbers:
         path = traces / case.workloads.folder / f"workload-{number}.csv"
         jobs = read_trace(path, adaptive=case.workloads.adaptive)
-        policy = Timed(Elastic(Settings(in_process=case.in_process)))
+        policy = Timed(Elastic(Settings(in_process=case.in_process, fairness=case.fairness)))
         physics = InProcess() if case.in_process else Restart()
         ours.append(simulate(jobs if case.free else limited(jobs), MACHINES, policy, physics))
         longest = max(longest, policy.longest)
-        if not case.workloads.adaptive:
+        if not (case.workloads.adaptive or case.fairness):
             replayed.append(simulate(jobs, MACHINES, Rigid(), Restart()))
     times, replays = ([one.mean_completion_time for one in results] for results in (ours, replayed))
     each = [case.workloads.each.get(number) for number in numbers]
+    rhos = [job.rho for one in ours for job in one.outcomes if job.completion_time >= LONG]
     mean, replay = statistics.mean(times), statistics.mean(replays) if replays else None
     peer: float | None
     peer, studied = case.workloads.published, case.studied
@@ -163,7 +176,7 @@ def measured(case: Case, traces: Path, numbers: Sequence[int]) -> dict[str, Any]
         "runs": len(numbers),
         "workloads": list(numbers),
         "share": None if peer is None else round(mean / peer, 3),
-        "bar": None if case.free else case.workloads.bar,
+        "bar": None if case.free or case.fairness else case.workloads.bar,
         "studied": studied,
         "replay": None if replay is None else round(replay, 1),
         "ours_each": [round(one, 1) for one in times],
@@ -175,6 +188,8 @@ def measured(case: Case, traces: Path, numbers: Sequence[int]) -> dict[str, Any]
         "p99": round(statistics.mean(one.p99_completion_time for one in ours)),
         "makespan": round(statistics.mean(one.makespan for one in ours)),
         "worst_rho": round(max(one.worst_rho for one in ours), 2),
+        "worst_rho_long": round(max(rhos, default=0.0), 2),
+        "evenness": round(statistics.mean(map(evenness, ours)), 3),
         "replay_worst_rho": round(max(one.worst_rho for one in replayed), 2) if replayed else None,
         "gpus_in_use": round(statistics.mean(one.gpus_in_use for one in ours), 1),
         "longest_round_s": round(longest, 3),
@@ -201,6 +216,8 @@ def main() -> None:
     columns = {
         "ours": "ours", "peer": "peer", "replay": "our replay", "share": "share", "bar": "bar",
         "studied": "studied", "changes": "changes", "most_changes": "most", "p99": "p99", "worst_rho": "worst rho",
+        "worst_rho_long": "of long jobs",
+        "evenness": "evenness",
         "longest_round_s": "longest round",
     }  # fmt: skip
     table = Table("mean completion time, s", *columns.values(), box=None)

@@ -13,7 +13,7 @@ from elastic_launcher.adaptive.throughput import ThroughputModel
 from elastic_launcher.quota.allocation.worth import Settings
 from elastic_launcher.quota.simulation.adaptive_batch import DECISION_SECONDS, AdaptiveBatch, step_seconds
 from elastic_launcher.quota.simulation.courses import Application, FixedBatch, Rows
-from elastic_launcher.quota.simulation.physics import InProcess, Restart
+from elastic_launcher.quota.simulation.physics import InProcess, Restart, Spread
 from elastic_launcher.quota.simulation.policies import Elastic
 from elastic_launcher.quota.simulation.simulate import Job, simulate
 
@@ -30,7 +30,7 @@ def application(*epochs: tuple[float, float]) -> Application:
 
     A step takes 0.1 s and 0.01 s for each sample, and 0.1 s more where there are several GPUs.
     """
-    times = {(1,): rows((2, 0.12, 0.0), (32, 0.42, 0.0))}
+    times: dict[Spread, Rows] = {(1,): rows((2, 0.12, 0.0), (32, 0.42, 0.0))}
     larger = {
         (machines, machines * each): rows((2, 0.22, 0.1), (32, 0.52, 0.1))
         for machines in (1, 2)
