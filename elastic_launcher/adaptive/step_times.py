@@ -45,12 +45,20 @@ class StepTimes:
     def read(fields: Mapping[str, Any]) -> StepTimes | None:
         """Returns what events say together (`JobState.step_times`); None where they say nothing, or what can't be."""
         try:
-            observations = tuple(Observation(*row) for row in fields["times"])
+            observations = tuple(_observation(*row) for row in fields["times"])
             noise = fields.get("noise")
             known = NO_NOISE if noise is None else GradientNoise(*noise)
             return StepTimes(observations, Bounds(**fields["bounds"]), tuple(fields["used"]), known)
         except (KeyError, TypeError, ValueError):
             return None
+
+
+def _observation(
+    machines: int, ranks: int, micro_batch: int, accumulation: int, seconds: Any, each: Any, count: int
+) -> Observation:
+    """Returns a row of an event; a time that is not finite is a text there."""
+    own = None if each is None else float(each)
+    return Observation(machines, ranks, micro_batch, accumulation, float(seconds), own, count)
 
 
 def sizes(least_nodes: int, most_nodes: int, per_node: int) -> list[tuple[int, int]]:
@@ -113,9 +121,9 @@ def _table(known: StepTimes, on: tuple[tuple[int, int], ...]) -> Table:
     count = len({one.micro_batch for one in observations})
     try:
         fitted = fit(observations)
-    except ImportError:
+    except (ImportError, ArithmeticError, ValueError) as error:  # a status has to come, whatever was timed
         rows = tuple(one for size in on if (one := _measured(known, observations, *size)))
-        return Table(rows, ("scipy is not installed here: sizes that were not measured are left out",), count)
+        return Table(rows, (f"nothing: sizes that were not measured are left out ({error})",), count)
     return Table(tuple(one for size in on for one in _at(known, fitted, size)), fitted.assumptions, count)
 
 

@@ -92,11 +92,24 @@ def test_without_scipy_there_is_what_was_measured(monkeypatch: pytest.MonkeyPatc
     assert found[4].goodput < found[4].samples_per_second
 
 
+def test_where_no_model_can_be_fitted_there_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(observations: Any) -> None:
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr(step_times, "fit", fails)
+    step_times._table.cache_clear()
+    found, said = tabled(reported(1, 4)), made(reported(1, 4)).assumptions
+    step_times._table.cache_clear()
+    assert list(found) == [1, 4] and said == ("nothing: sizes that were not measured are left out (no)",)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
         {"times": [[1, 1, 8]], "bounds": asdict(FIXED), "used": [64]},
+        {"times": [[1, 1, 8, 1, "inf", "nan", 9]], "bounds": asdict(FIXED), "used": [64]},
+        {"times": [[1, 1, 8, 1, "soon", None, 9]], "bounds": asdict(FIXED), "used": [64]},
         {"times": [], "bounds": {"base": 8}, "used": [64]},
         {"times": [], "bounds": asdict(FIXED), "used": [64], "noise": ["nan", 1.0]},
         {"times": [], "bounds": asdict(FIXED), "used": [64]},
