@@ -139,9 +139,7 @@ def move_within(state: State, now: float) -> Decision:
     if not over_quota:
         count = sum(not one.over_quota for one in state.staying()) - state.target.within
     waiting = [
-        one
-        for one in state.in_phase(Phase.STARTING)
-        if one.over_quota == over_quota and one.unplaced and not one.leave
+        one for one in state.in_phase(Phase.STARTING) if one.over_quota == over_quota and one.unplaced and not one.leave
     ]
     decision: Decision = (state, ())
     for node in waiting[-count:] if count > 0 else ():

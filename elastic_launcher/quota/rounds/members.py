@@ -60,7 +60,7 @@ def members_of(world: World, projects: Projects, ledger: Ledger, now: float) -> 
         if job.finished:
             continue
         above = bounds.get(job.id, ())
-        limits = [one.gpus for one in above]
+        limits = [one.most(project.name) for one in above]
         if (limit := projects.limit_of(project.name)) is not None:
             limits.append(limit)
         sizes = tuple(size for size in job.sizes if not limits or size <= min(limits))
@@ -81,19 +81,15 @@ def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[M
     rigid = Counter(world.rigid)
     for member in members:
         rigid[member.project.name] += kept.get(member.job.id, 0)
-    left = {
-        bound: replace(bound, gpus=max(0, bound.gpus - sum(kept[name] for name in bound.jobs & kept.keys())))
-        for bound in world.bounds
-    }
     found = [
         replace(
             member,
-            bounds=tuple(left[bound] for bound in member.bounds),
+            bounds=tuple(bound.less(kept) for bound in member.bounds),
             ceiling=min(member.ceiling, member.account.allowed) if member.job.id in kept else member.ceiling,
         )
         for member in members
     ]
-    return replace(world, rigid=rigid, bounds=tuple(left.values())), found
+    return replace(world, rigid=rigid, bounds=tuple(bound.less(kept) for bound in world.bounds)), found
 
 
 def _bounded(member: Member, grow_after: float, now: float) -> Member:
@@ -120,7 +116,7 @@ def bounds_by_job(world: World, ledger: Ledger) -> dict[str, tuple[Bound, ...]]:
     found: dict[str, tuple[Bound, ...]] = {}
     for bound in world.bounds:
         there = [name for name in bound.jobs if name in most]
-        if sum(most[name] for name in there) > bound.gpus:
+        if sum(most[name] for name in there) > bound.at_once.gpus:
             for name in there:
-                found[name] = (*found.get(name, ()), bound)
+                found[name] = (*found.get(name, ()), bound.of(name))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -55,8 +55,8 @@ class Reasons:
             if above.limit is not None and has > above.limit:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
         for bound in member.bounds:
-            if sum(self._accounts[name].counted for name in bound.jobs if name in self._accounts) > bound.gpus:
-                return "capacity" if bound.per_node else "limit", f"{change}: {_left_by(bound, member.job)}"
+            if bound.taken_by({name: (one.project, one.counted) for name, one in self._accounts.items()}) > bound.gpus:
+                return "capacity" if bound.per_node else "limit", f"{change}: {_left_by(bound, member)}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)
         if short:
@@ -69,6 +69,11 @@ class Reasons:
         if not after:
             return "project", f"{change}: other jobs of project {own} come first"
         return "project", f"{change}: another job of project {own} makes more of them"
+
+    def _with(self, held: Mapping[str, int], member: Member) -> Mapping[str, tuple[str, int]]:
+        """Returns what jobs have, by their projects and ids, where one that has nothing had its minimum."""
+        found = {name: (self._accounts[name].project, gpus) for name, gpus in held.items()}
+        return found | {member.job.id: (member.project.name, member.job.minimum)}
 
     def _with_those_below(self, name: str) -> int:
         """Returns what a project and all below it are allowed, with their pods that are not elastic."""
@@ -111,8 +116,8 @@ class Reasons:
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
         for bound in member.bounds:
-            if bound.gpus < least:
-                return f"waits: it needs {gpus(least)}, and {_left_by(bound, member.job)}"
+            if bound.most(own) < least:
+                return f"waits: it needs {gpus(least)}, and {_left_by(bound, member)}"
         if not member.sizes:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
@@ -130,12 +135,16 @@ class Reasons:
             if account.shrunk_at is not None and now - account.shrunk_at < self._projects.grow_after:
                 return account.reason  # that of its pause
             for bound in member.bounds:
-                if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
-                    return f"waits: it needs {gpus(least)}; {_left_by(bound, member.job)}, and other jobs come first"
+                if bound.taken_by(self._with(self._targets.gpus, member)) > bound.gpus:
+                    return f"waits: it needs {gpus(least)}; {_left_by(bound, member)}, and other jobs come first"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
             )
+        for bound in member.bounds:
+            held = {name: one.committed for name, one in ledger.accounts.items()}
+            if bound.at_once is not bound and bound.taken_by(self._with(held, member)) > bound.at_once.gpus:
+                return f"waits: it needs {gpus(least)}, and {_left_by(bound.at_once, member)}"
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
@@ -162,15 +171,25 @@ def _capacity(there: int, plan: Plan | None) -> str:
     return f"the capacity is {gpus(there)} now"
 
 
-def _left_by(bound: Bound, job: Job) -> str:
+def without_machines(job: Job, lacking: int) -> str:
+    """Returns that GPUs of a job are above the guarantee for want of machines, in words that follow a reason."""
+    return (
+        f"; {gpus(lacking)} of what is guaranteed must be above the guarantee: no free machine matches its "
+        f"{job.scheduling[0].words} of nodes within it"
+    )
+
+
+def _left_by(bound: Bound, member: Member) -> str:
     """Returns what a bound leaves to a job, in words."""
+    job, left = member.job, bound.most(member.project.name)
     if not bound.per_node:
         return f"{bound.name} leaves {bound.gpus}"
-    asked = job.scheduling[-1:] if bound.above else job.scheduling
-    matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * bound.above
-    if bound.gpus:
-        beside = ", with what is guaranteed" if bound.above else ""
-        return f"the machines that match {matched} leave {bound.gpus}{beside}"
+    above = job.id in bound.above
+    asked = job.scheduling[-1:] if above else job.scheduling
+    matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * above
+    if left:
+        beside = ", with what is guaranteed" if above else ""
+        return f"the machines that match {matched} leave {left}{beside}"
     whose = f": others hold {gpus(bound.taken)} there" if bound.taken else ""
     if bound.per_node > 1:
         return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"

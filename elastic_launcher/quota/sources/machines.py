@@ -17,7 +17,8 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.scheduling import Scheduling, Taint, Toleration
-from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
+from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
+from elastic_launcher.quota.sources.usable import Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
 """For so long a job is believed that reports more GPUs than its pods have: the pods may be about to be made."""
@@ -80,6 +81,7 @@ class Pod:
         workload: The name of its Workload of Kueue, where it says that; "" otherwise.
         owners: The uids of itself and of what controls it.
         leaves: Whether it is being deleted.
+        over_quota: Whether it is a node above its job's guarantee, where such nodes differ from the others.
     """
 
     namespace: str
@@ -94,6 +96,7 @@ class Pod:
     workload: str = ""
     owners: frozenset[str] = frozenset()
     leaves: bool = False
+    over_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,7 @@ class _Counting:
         self._by_projects: dict[str, int] = {}
         self._by_others: dict[str, int] = {}
         self._on: dict[str, dict[str, int]] = {}
+        self._above_on: dict[str, dict[str, int]] = {}
         self._rigid_on: dict[str, int] = {}
         self._owners: dict[str, str | None] = {}
 
@@ -236,6 +240,8 @@ class _Counting:
                 self._pods[job] = self._pods.get(job, 0) + gpus
                 _add(self._by_projects, pod.machine, gpus)
                 _add(self._on.setdefault(pod.job, {}), pod.machine, gpus)
+                if pod.over_quota:
+                    _add(self._above_on.setdefault(pod.job, {}), pod.machine, gpus)
                 continue
             _add(self._rigid_on, pod.machine, gpus)
             if pod.of_kueue and self._by_workloads:
@@ -280,10 +286,15 @@ class _Counting:
         capacity = self._of_machines(machines, every)
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
         usable = {job.id: unions[job.scheduling] for job in jobs}
-        stock, above = self._stock(machines, jobs), self._above(jobs, kinds)
-        bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
+        stock, two = self._stock(machines, jobs), self._kinds(world, jobs, kinds)
+        bounds = bounds_by_machines(stock, jobs, usable, every, spare)
+        of_kinds = bounds_of_kinds(stock, jobs, usable, every, two, spare) if two else []
+        bounds += bounds_above(of_kinds, jobs, two)
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
-        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied)
+        placed = MappingProxyType({job: one.placed for job, one in two.items()})
+        return replace(
+            world, capacity=capacity, bounds=tuple(bounds), machines=emptied, kinds=tuple(of_kinds), placed=placed
+        )
 
     def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
         """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""
@@ -301,14 +312,18 @@ class _Counting:
                 )
         return found
 
-    def _above(self, jobs: Iterable[Job], kinds: _Usable) -> dict[str, Above]:
-        """Returns where nodes above the guarantee can be, of jobs whose nodes are of two kinds."""
+    def _kinds(self, world: World, jobs: Iterable[Job], usable: _Usable) -> dict[str, Kinds]:
+        """Returns the kinds of nodes of those jobs where these can use different machines."""
         found = {}
         for job in jobs:
-            if len(job.scheduling) > 1 and (project := self._project_of(job.match)) is not None:
+            machines = usable[job.scheduling]
+            if len(machines) > 1 and (project := self._project_of(job.match)) is not None:
                 below = sum(self._projects.named(child).guaranteed for child in self._projects.children(project.name))
-                guaranteed = max(0, project.guaranteed - below)
-                found[job.id] = Above(kinds[job.scheduling][-1], project.name, guaranteed)
+                guaranteed = max(0, project.guaranteed - below - world.rigid.get(project.name, 0))
+                held, above = self._on.get(job.id, {}), self._above_on.get(job.id, {})
+                within = {machine: gpus - above.get(machine, 0) for machine, gpus in held.items() if machine}
+                placed_above = {machine: gpus for machine, gpus in above.items() if machine}
+                found[job.id] = Kinds(machines[0], machines[-1], within, placed_above, project.name, guaranteed)
         return found
 
     def _project_of(self, match: Mapping[str, str]) -> Project | None:
