@@ -160,7 +160,7 @@ class ClusterSource:
         self._doubts = found.doubts
         refused = [line for word in words for line in word.refused]
         self._tell({*self._odd, *found.remarks, *refused, *map(partial(_unreadable, troubles), troubles)})
-        return with_words(found.world, projects, words)
+        return with_words(found.world, projects, words, found.open)
 
     def service(self, job: str) -> Service | None:
         """Returns the Service of a job; None if it is gone."""

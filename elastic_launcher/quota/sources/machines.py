@@ -12,56 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling, Taint, Toleration
+from elastic_launcher.quota.scheduling import Scheduling
 from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
+from elastic_launcher.quota.sources.machine import ANYWHERE, Machine
 from elastic_launcher.quota.sources.usable import Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
 """For so long a job is believed that reports more GPUs than its pods have: the pods may be about to be made."""
 SILENT_SECONDS = 300.0
 """A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
-TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
-"""Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
-ANYWHERE = Scheduling(tolerations=(Toleration(exists=True),))
-"""What tolerates all taints."""
 
 _Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
 """The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One machine of the cluster.
-
-    Attributes:
-        name: Its name.
-        resources: What pods may have of it, by extended resource.
-        ready: Whether its kubelet reports, and it is not cordoned.
-        taints: Those that keep pods away, and those that announce its end.
-        labels: Its labels.
-    """
-
-    name: str
-    resources: Mapping[str, int]
-    ready: bool = True
-    taints: frozenset[Taint] = frozenset()
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def goes(self) -> bool:
-        """Whether it is announced that the machine will be taken away."""
-        return any(taint.key in NOTICES for taint in self.taints)
-
-    def takes_pods(self, resource: str, scheduling: Scheduling = Scheduling()) -> bool:  # noqa: B008 - frozen
-        """Returns whether new pods that ask for a resource can come to it."""
-        if not self.ready or self.goes:
-            return False
-        taints = [taint for taint in self.taints if taint.key not in TOLERATED and taint.key != resource]
-        return scheduling.admits(self.name, self.labels, taints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +112,14 @@ class Count:
         world: What a round decides by.
         doubts: Since when each job has reported more than its pods have, in seconds since the epoch, by its id.
         remarks: What an admin should know of it, a line each.
+        open: By the name of each machine that counts, whether it takes pods, and not only counts for what is held
+            there; None where no machines are counted.
     """
 
     world: World
     doubts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     remarks: tuple[str, ...] = ()
+    open: Mapping[str, bool] | None = None
 
 
 def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str, float]) -> Count:
@@ -170,7 +138,7 @@ def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str,
     world = World(capacity.gpus or 0, counting.jobs(), counting.rigid(), stale=cluster.stale)
     if capacity.gpus is None:
         world = counting.with_machines(world, cluster.machines, capacity.autoscale)
-    return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)))
+    return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)), counting.open)
 
 
 class _Counting:
@@ -179,6 +147,7 @@ class _Counting:
     Attributes:
         remarks: Lines for the log.
         new_doubts: See `Count.doubts`.
+        open: See `Count.open`.
     """
 
     def __init__(
@@ -186,6 +155,7 @@ class _Counting:
     ) -> None:
         self.remarks: set[str] = set()
         self.new_doubts: dict[str, float] = {}
+        self.open: dict[str, bool] | None = None
         self._projects = projects
         self._resource = resource
         self._by_workloads = projects.capacity is not None and projects.capacity.kueue
@@ -284,6 +254,7 @@ class _Counting:
         open_to_all = frozenset(one.name for one in machines if one.takes_pods(self._resource, any_pod))
         every = open_to_all.union(*unions.values())
         capacity = self._of_machines(machines, every)
+        self.open = {one.name: one.name in every for one in machines if not one.goes}
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
         usable = {job.id: unions[job.scheduling] for job in jobs}
         stock, two = self._stock(machines, jobs), self._kinds(world, jobs, kinds)

@@ -15,7 +15,8 @@ from elastic_launcher.engines.kubernetes.objects.service import STATUS
 from elastic_launcher.engines.kubernetes.objects.template import OVER_QUOTA
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.scheduling import KEEPS_AWAY, Taint
-from elastic_launcher.quota.sources.machines import Machine, Pod, Service
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import Pod, Service
 
 ADMITTED = "kueue.x-k8s.io/podset"
 """The label of pods that Kueue has admitted; older versions set it with TopologyAwareScheduling alone."""

@@ -19,7 +19,8 @@ from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.scheduling import Scheduling
 from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
-from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import Cluster, Pod, Service, count
 from elastic_launcher.quota.sources.usable import Stock
 from tests.support.quota_jobs import job
 

@@ -18,7 +18,8 @@ from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.scheduling import Scheduling, Taint, scheduling_of
-from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import Cluster, Pod, Service, count
 from tests.support.quota_jobs import job
 
 GPU = "nvidia.com/gpu"
