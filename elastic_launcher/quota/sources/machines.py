@@ -15,7 +15,7 @@ from types import MappingProxyType
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling
+from elastic_launcher.quota.scheduling import Flavor, Scheduling
 from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
 from elastic_launcher.quota.sources.machine import ANYWHERE, Machine
 from elastic_launcher.quota.sources.usable import Stock, bounds_by_machines
@@ -96,12 +96,14 @@ class Cluster:
         pods: Of all jobs, and all others with extended resources.
         machines: All machines.
         stale: Whether some of it could not be read lately.
+        flavors: Of Kueue's queues, where the document names Kueue; None if they are not known.
     """
 
     services: Sequence[Service]
     pods: Sequence[Pod]
     machines: Sequence[Machine]
     stale: bool = False
+    flavors: Sequence[Flavor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str,
     counting.take_pods(cluster.pods)
     world = World(capacity.gpus or 0, counting.jobs(), counting.rigid(), stale=cluster.stale)
     if capacity.gpus is None:
-        world = counting.with_machines(world, cluster.machines, capacity.autoscale)
+        world = counting.with_machines(world, cluster.machines, cluster.flavors, capacity.autoscale)
     return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)), counting.open)
 
 
@@ -235,47 +237,57 @@ class _Counting:
             self._owners[namespace] = None if project is None else project.name
         return self._owners[namespace]
 
-    def with_machines(self, world: World, machines: Sequence[Machine], autoscale: Autoscale | None) -> World:
+    def with_machines(
+        self, world: World, machines: Sequence[Machine], flavors: Sequence[Flavor] | None, autoscale: Autoscale | None
+    ) -> World:
         """Returns the world with what machines have, and what they leave to jobs that can't use all of them.
 
-        With Kueue, the flavors of its queues say which machines pods come to, and what is left there. They add
-        tolerations too, so machines count whatever their taints are.
+        With Kueue, those machines count that pods can come to with what a flavor of a queue adds; where flavors are not
+        known, all do. What is left there, the queues say.
 
         Args:
             world: The world without.
             machines: All machines.
+            flavors: Those of the queues; None if they are not known.
             autoscale: How machines come and go, or None.
         """
         machines = [one for one in machines if one.resources.get(self._resource)]
-        jobs = [] if self._by_workloads else [job for job in world.jobs if not job.finished]
-        kinds = self._usable(machines, jobs)
+        jobs = [job for job in world.jobs if not job.finished]
+        kinds = self._usable(machines, jobs, flavors)
         unions = {scheduling: frozenset[str]().union(*found) for scheduling, found in kinds.items()}
-        any_pod = ANYWHERE if self._by_workloads else Scheduling()
-        open_to_all = frozenset(one.name for one in machines if one.takes_pods(self._resource, any_pod))
-        every = open_to_all.union(*unions.values())
+        every = self._machines_of(machines, Scheduling(), flavors).union(*unions.values())
         capacity = self._of_machines(machines, every)
         self.open = {one.name: one.name in every for one in machines if not one.goes}
+        emptied = () if autoscale is None else self._could_be_emptied(machines, every)
+        world = replace(world, capacity=capacity, machines=emptied)
+        if self._by_workloads:
+            return world
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
         usable = {job.id: unions[job.scheduling] for job in jobs}
         stock, two = self._stock(machines, jobs), self._kinds(world, jobs, kinds)
         bounds = bounds_by_machines(stock, jobs, usable, every, spare)
         of_kinds = bounds_of_kinds(stock, jobs, usable, every, two, spare) if two else []
         bounds += bounds_above(of_kinds, jobs, two)
-        emptied = () if autoscale is None else self._could_be_emptied(machines, every)
         placed = MappingProxyType({job: one.placed for job, one in two.items()})
-        return replace(
-            world, capacity=capacity, bounds=tuple(bounds), machines=emptied, kinds=tuple(of_kinds), placed=placed
+        return replace(world, bounds=tuple(bounds), kinds=tuple(of_kinds), placed=placed)
+
+    def _machines_of(
+        self, machines: Iterable[Machine], asked: Scheduling, flavors: Sequence[Flavor] | None
+    ) -> frozenset[str]:
+        """Returns the machines that pods can come to which ask for something."""
+        each = [asked]
+        if self._by_workloads:
+            each = [ANYWHERE] if flavors is None else [one for of in flavors if (one := of.added_to(asked)) is not None]
+        return frozenset(
+            one.name for one in machines if any(one.takes_pods(self._resource, each_of) for each_of in each)
         )
 
-    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
+    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job], flavors: Sequence[Flavor] | None) -> _Usable:
         """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""
         found: dict[tuple[Scheduling, ...], tuple[frozenset[str], ...]] = {}
         for job in jobs:
             if job.scheduling not in found:
-                fit = (
-                    [one.name for one in machines if one.takes_pods(self._resource, kind)] for kind in job.scheduling
-                )
-                found[job.scheduling] = tuple(map(frozenset, fit))
+                found[job.scheduling] = tuple(self._machines_of(machines, kind, flavors) for kind in job.scheduling)
             for why in (one.unclear for one in job.scheduling if one.unclear):
                 self.remarks.add(
                     f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear ({why}): "

@@ -17,7 +17,7 @@ from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projec
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import Scheduling, Taint, scheduling_of
+from elastic_launcher.quota.scheduling import Flavor, Scheduling, Taint, scheduling_of
 from elastic_launcher.quota.sources.machine import Machine
 from elastic_launcher.quota.sources.machines import Cluster, Pod, Service, count
 from tests.support.quota_jobs import job
@@ -191,11 +191,37 @@ def test_jobs_that_can_use_all_machines_are_not_bound() -> None:
     assert world_of(*objects, node("bert", "m2", 2)).bounds == ()
 
 
-def test_with_kueue_machines_count_whatever_their_taints_are() -> None:
-    """The flavors of its queues give pods the tolerations."""
-    objects = machine("m0", 8, "", DEDICATED), service("bert")
-    both = (replace(PROJECTS, capacity=Capacity(kueue=kueue)) for kueue in (False, True))
-    assert [world_of(*objects, projects=projects).capacity for projects in both] == [0, 8]
+KUEUE = replace(PROJECTS, capacity=Capacity(kueue=True))
+TOLERANT = Flavor("team", scheduling_of(TOLERATES))
+OF_A = Flavor("a", scheduling_of(pool("a")))
+
+
+@pytest.mark.parametrize(
+    ("flavors", "specs", "gpus"),
+    [
+        (None, [], 15),  # not known: all machines
+        ([], [], 0),
+        ([Flavor("any")], [], 3),
+        ([TOLERANT], [], 15),
+        ([OF_A], [], 1),
+        ([OF_A, TOLERANT], [], 15),
+        ([Flavor("any")], [TOLERATES], 15),  # its template tolerates the taint itself
+        ([OF_A], [TOLERATES], 5),
+        ([OF_A], [pool("b")], 1),  # the flavor's label contradicts the job's
+        ([Flavor("any", taints=(DEDICATED,))], [], 0),
+        ([Flavor("any", taints=(DEDICATED,))], [TOLERATES], 15),
+        ([replace(TOLERANT, taints=(DEDICATED,))], [], 15),
+        ([replace(OF_A, taints=(DEDICATED,))], [TOLERATES], 5),
+    ],
+)
+def test_with_kueue_the_machines_count_that_pods_of_a_flavor_can_use(
+    flavors: list[Flavor] | None, specs: list[dict[str, Any]], gpus: int
+) -> None:
+    machines = [
+        machine("m0", 1, "a"), machine("m1", 2), machine("m2", 4, "a", DEDICATED), machine("m3", 8, "", DEDICATED),
+    ]  # fmt: skip
+    found = count(Cluster([service("bert", "nlp", 8, *specs)], [], machines, flavors=flavors), KUEUE, 0.0, {}).world
+    assert (found.capacity, found.bounds, found.kinds) == (gpus, (), ())
 
 
 @pytest.mark.parametrize(

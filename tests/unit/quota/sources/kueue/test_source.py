@@ -14,7 +14,7 @@ from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.kueue.objects import GROUP
 from tests.support.fake_cluster import FakeCluster
-from tests.support.kueue_objects import cluster_queue, local_queue, workload
+from tests.support.kueue_objects import cluster_queue, flavor, local_queue, workload
 from tests.support.quota_reports import report, service
 from tests.support.quota_sources import Seen, follow, machine, pod
 
@@ -227,6 +227,44 @@ def test_missing_rights_name_the_overlay(monkeypatch: pytest.MonkeyPatch) -> Non
         assert said.startswith("Kueue's cohorts can't be read: may not list cohorts")
 
     follow(steps, cluster=cluster)
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_flavors_say_which_machines_count(version: str) -> None:
+    async def steps(seen: Seen) -> None:
+        taints = [{"key": "team", "value": "nlp", "effect": "NoSchedule"}]
+        await seen.cluster.put("nodes", machine("m1", 4) | {"spec": {"taints": taints}})
+        await put_queues(seen, version=version)
+        found = await projects(seen, {"all", "nlp", "vision"})
+        await seen.world(lambda world: world.capacity == 12, found)  # a flavor that is not there excludes none
+        await seen.cluster.put("resourceflavors", flavor())
+        await seen.world(lambda world: world.capacity == 8, found)
+        await seen.cluster.put("resourceflavors", flavor(tolerations=[{"key": "team", "operator": "Exists"}]))
+        await seen.world(lambda world: world.capacity == 12, found)
+        await seen.cluster.put("resourceflavors", flavor(nodeLabels={"pool": "a100"}))
+        await seen.world(lambda world: world.capacity == 0, found)
+
+    assert not follow(steps, cluster=there(version)).said
+
+
+def test_without_the_right_to_read_flavors_all_machines_count_and_it_is_said_once() -> None:
+    cluster = there()
+    cluster.forbidden = {("list", "resourceflavors"), ("watch", "resourceflavors")}
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("resourceflavors", flavor(nodeLabels={"pool": "a100"}))
+        await put_queues(seen)
+        await seen.cluster.put("services", queued("bert", "nlp"))
+        found = await projects(seen, {"all", "nlp", "vision"})
+        for _ in range(2):
+            world = await seen.world(lambda world: world.capacity == 8 and bool(world.jobs), found)
+        assert [grant.allowed for grant in decide(world, found, Ledger(), seen.now).grants] == [8], "it is not stale"
+
+    (said,) = follow(steps, cluster=cluster).said
+    assert said == (
+        "Kueue's resourceflavors can't be read (may not list resourceflavors; manifests/overlays/quota-kueue grants "
+        "that): machines count whatever their taints and labels are"
+    )
 
 
 def test_a_job_gets_back_what_its_queue_has_lent_though_all_machines_are_full() -> None:
