@@ -80,7 +80,7 @@ def bounds_of_kinds(
             ):
                 nodes.append(replace(job, id=name))
                 machines[name], held[name] = where, there
-    both = [own.within | own.above for own in kinds.values()]
+    both = [within | above for within, above in {(own.within, own.above) for own in kinds.values()}]
     return bounds_by_machines(replace(stock, held=held), nodes, machines, every, spare, both)
 
 
