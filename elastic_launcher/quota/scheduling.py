@@ -8,7 +8,7 @@ Invariant: what can't be understood excludes no machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert, field
@@ -124,6 +124,28 @@ class Scheduling:
 
 ANYWHERE = Scheduling(tolerations=(Toleration(exists=True),))
 """What excludes no machine, as for pods of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """What a queue adds to pods that it admits to some machines.
+
+    Attributes:
+        name: Its name.
+        adds: The labels that the machines must have, and the tolerations that the pods get.
+        taints: Of the machines; pods that tolerate these alone are admitted, with the tolerations that they get.
+    """
+
+    name: str
+    adds: Scheduling = Scheduling()
+    taints: tuple[Taint, ...] = ()
+
+    def added_to(self, asked: Scheduling) -> Scheduling | None:
+        """Returns what pods ask for in the end that ask for something themselves; None if they are not admitted."""
+        tolerations = (*asked.tolerations, *self.adds.tolerations)
+        if any(not any(one.tolerates(taint) for one in tolerations) for taint in self.taints):
+            return None
+        return replace(asked, selector=(*asked.selector, *self.adds.selector), tolerations=tolerations)
 
 
 class _Toleration(Struct):

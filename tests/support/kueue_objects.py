@@ -30,6 +30,11 @@ def cluster_queue(
     return {"apiVersion": f"kueue.x-k8s.io/{version}", "metadata": {"name": name}, "spec": spec}
 
 
+def flavor(name: str = FLAVOR, **spec: Any) -> dict[str, Any]:
+    """Returns a ResourceFlavor."""
+    return {"metadata": {"name": name}, "spec": spec}
+
+
 def local_queue(namespace: str, name: str, queue: str, **more: Any) -> dict[str, Any]:
     """Returns a LocalQueue."""
     return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterQueue": queue, **more}}

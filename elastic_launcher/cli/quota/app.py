@@ -188,11 +188,12 @@ def explain(
             known = ", ".join(sorted(ledger.accounts)) or "none"
             raise QuotaError(f"{job} is no job of {where}; known are: {known}")
         rows = [row for row in _history(where) if row.get("job") == job]
+    reason = account.reason + account.note
     if as_json:
         document = {"job": job, "project": account.project, "allowed": account.allowed, "held": account.held}
-        typer.echo(json.dumps(document | {"reason": account.reason, "changes": rows}))
+        typer.echo(json.dumps(document | {"reason": reason, "changes": rows}))
         return
-    typer.echo(f"{job} (project {account.project}): allowed {account.allowed}, holds {account.held}: {account.reason}")
+    typer.echo(f"{job} (project {account.project}): allowed {account.allowed}, holds {account.held}: {reason}")
     _show_changes(rows[-10:])
 
 

@@ -20,12 +20,13 @@ CLUSTER_WIDE = (MACHINES, PODS, SERVICES, EVENTS, QUOTAS)
 KAI = Need("scheduling.run.ai", "queues", ("list", "watch"), "read the queues of KAI", "it can't decide", "quota-kai")
 """For all of the cluster, where the projects document names ``kai``."""
 KUEUE = tuple(
-    Need("kueue.x-k8s.io", resource, ("list", "watch"), purpose, "it can't decide", "quota-kueue")
-    for resource, purpose in (
-        ("clusterqueues", "read the quotas of queues"),
-        ("cohorts", "read what queues share"),
-        ("localqueues", "find the queue of a job"),
-        ("workloads", "count what queues have admitted"),
+    Need("kueue.x-k8s.io", resource, ("list", "watch"), purpose, without, "quota-kueue")
+    for resource, purpose, without in (
+        ("clusterqueues", "read the quotas of queues", "it can't decide"),
+        ("cohorts", "read what queues share", "it can't decide"),
+        ("localqueues", "find the queue of a job", "it can't decide"),
+        ("workloads", "count what queues have admitted", "it can't decide"),
+        ("resourceflavors", "find the machines of queues", "machines count whatever their taints and labels are"),
     )
 )
 """For all of the cluster, where the projects document names ``kueue``."""

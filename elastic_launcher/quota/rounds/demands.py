@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
@@ -36,7 +37,7 @@ def portions_of(
         shares = _shares_of(bound, held, projects, claimed) if len(claimed) > 1 else {}
         for name in claimed:
             own = max(0, own_share(projects, shares, name) - held[name]) if shares else bound.gpus
-            portions[bound.name, name] = own
+            portions[bound.name, name] = bound.besides(name).most(own) if bound.above else own
     return portions
 
 
@@ -45,8 +46,18 @@ def _shares_of(
 ) -> Mapping[str, int]:
     """Returns the fair shares of a bound and of what is held, of the projects that ask and of those above them."""
     names = {above.name for name in claimed for above in projects.path(name)}
-    claims = projects.claims({name: gpus + held[name] for name, gpus in claimed.items()}, held)
-    shares = fair_share(bound.gpus + sum(held.values()), [claim for claim in claims if claim.name in names])
+    asked, besides = {}, dict.fromkeys(names, 0)
+    for name, gpus in claimed.items():
+        taken = bound.besides(name).taken(gpus) if bound.above else gpus
+        asked[name] = taken + held[name]
+        for above in projects.path(name):
+            besides[above.name] += gpus - taken
+    claims = [
+        claim if claim.guaranteed is None else replace(claim, guaranteed=max(0, claim.guaranteed - besides[claim.name]))
+        for claim in projects.claims(asked, held)
+        if claim.name in names
+    ]
+    shares = fair_share(bound.gpus + sum(held.values()), claims)
     return {**dict.fromkeys((project.name for project in projects.projects), 0), **shares}
 
 

@@ -46,6 +46,7 @@ class Account:
     reclaim_by: float | None = None
     reason: str = ""
     overdue: int = 0
+    note: str = ""
 
     @property
     def committed(self) -> int:
@@ -132,8 +133,9 @@ class Ledger:
 
 def _as_json(account: Account) -> dict[str, Any]:
     row = asdict(account)
-    if not account.overdue:
-        del row["overdue"]  # an earlier controller, after a rollback, refuses fields that it does not know
+    for name in ("overdue", "note"):  # an earlier controller, after a rollback, refuses fields that it does not know
+        if not row[name]:
+            del row[name]
     return row
 
 

@@ -78,13 +78,12 @@ def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[M
     rigid = Counter(world.rigid)
     for member in members:
         rigid[member.project.name] += kept.get(member.job.id, 0)
-    left = {
-        bound: replace(bound, gpus=max(0, bound.gpus - sum(kept[name] for name in bound.jobs & kept.keys())))
-        for bound in world.bounds
-    }
+    left: dict[Bound, Bound] = {}
+    for bound in {*world.bounds, *(bound for member in members for bound in member.bounds)}:
+        left[bound] = bound.less(kept)
     members = [replace(member, bounds=tuple(left[bound] for bound in member.bounds)) for member in members]
     found = [_as_it_is(member) if member.job.id in kept else member for member in members]
-    return replace(world, rigid=rigid, bounds=tuple(left.values())), found
+    return replace(world, rigid=rigid, bounds=tuple(left[bound] for bound in world.bounds)), found
 
 
 def _as_it_is(member: Member) -> Member:
@@ -96,22 +95,22 @@ def _as_it_is(member: Member) -> Member:
 
 def without_movable(world: World, projects: Projects, members: Sequence[Member]) -> tuple[World, Sequence[Member]]:
     """Returns what is there, and the members, as if no job held machines that others need which can use no others."""
-    moved = {bound: replace(bound, gpus=bound.gpus + bound.movable) for bound in world.bounds if bound.movable}
+    bounds = {*world.bounds, *(bound for member in members for bound in member.bounds)}
+    moved = {bound: replace(bound, gpus=bound.gpus + bound.movable) for bound in bounds if bound.movable}
     if not moved:
         return world, members
     found = []
     for member in members:
         if any(bound.movable for bound in member.bounds):
-            bounds = tuple(moved.get(bound, bound) for bound in member.bounds)
-            sizes = _sizes(member.job, member.project, projects, bounds)
-            member = replace(member, bounds=bounds, sizes=sizes)
+            own = tuple(moved.get(bound, bound) for bound in member.bounds)
+            member = replace(member, bounds=own, sizes=_sizes(member.job, member.project, projects, own))
         found.append(member)
     return replace(world, bounds=tuple(moved.get(bound, bound) for bound in world.bounds)), found
 
 
 def _sizes(job: Job, project: Project, projects: Projects, bounds: Sequence[Bound]) -> tuple[int, ...]:
     """Returns the counts that a job may have below its bounds and the limits of its project."""
-    limits = [one.gpus for one in bounds]
+    limits = [one.most(project.name) for one in bounds]
     if (limit := projects.limit_of(project.name)) is not None:
         limits.append(limit)
     return tuple(size for size in job.sizes if not limits or size <= min(limits))
@@ -141,7 +140,7 @@ def bounds_by_job(world: World, ledger: Ledger) -> dict[str, tuple[Bound, ...]]:
     found: dict[str, tuple[Bound, ...]] = {}
     for bound in world.bounds:
         there = [name for name in bound.jobs if name in most]
-        if sum(most[name] for name in there) > bound.gpus:
+        if sum(most[name] for name in there) > bound.at_once.gpus:
             for name in there:
-                found[name] = (*found.get(name, ()), bound)
+                found[name] = (*found.get(name, ()), bound.of(name))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -33,8 +33,8 @@ class Reasons:
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
         self._capacity = _capacity(world, ledger.plan)
-        self._counted: dict[str, int] = {}  # by the name of a bound, so that no job has them summed up again
-        self._targeted: dict[str, int] = {}
+        self._counted: dict[Bound, int] = {}  # so that no job has them summed up again
+        self._targeted: dict[Bound, int] = {}
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -68,7 +68,7 @@ class Reasons:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
         for bound in member.bounds:
             if self._under(bound) > bound.gpus:
-                return "capacity" if bound.per_node else "limit", f"{change}: {self._left_by(bound, member.job)}"
+                return "capacity" if bound.per_node else "limit", f"{change}: {self._left_by(bound, member)}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)
         if short:
@@ -84,16 +84,23 @@ class Reasons:
 
     def _under(self, bound: Bound) -> int:
         """Returns what the jobs of a bound are allowed or keep."""
-        if bound.name not in self._counted:
-            found = (self._accounts[name].counted for name in bound.jobs if name in self._accounts)
-            self._counted[bound.name] = sum(found)
-        return self._counted[bound.name]
+        if bound not in self._counted:
+            found = {name: (one.project, one.counted) for name, one in self._accounts.items()}
+            self._counted[bound] = bound.taken_by(found)
+        return self._counted[bound]
 
-    def _target(self, bound: Bound) -> int:
-        """Returns what the jobs of a bound should have."""
-        if bound.name not in self._targeted:
-            self._targeted[bound.name] = sum(self._targets.gpus.get(name, 0) for name in bound.jobs)
-        return self._targeted[bound.name]
+    def _target(self, bound: Bound, member: Member) -> int:
+        """Returns what the jobs of a bound should have, and the minimum of one that should have nothing."""
+        if bound.above:
+            return bound.taken_by(self._with(self._targets.gpus, member))
+        if bound not in self._targeted:
+            self._targeted[bound] = sum(self._targets.gpus.get(name, 0) for name in bound.jobs)
+        return self._targeted[bound] + member.job.minimum
+
+    def _with(self, held: Mapping[str, int], member: Member) -> Mapping[str, tuple[str, int]]:
+        """Returns what jobs have, by their projects and ids, where one that has nothing had its minimum."""
+        found = {name: (self._accounts[name].project, gpus) for name, gpus in held.items()}
+        return found | {member.job.id: (member.project.name, member.job.minimum)}
 
     def _with_those_below(self, name: str) -> int:
         """Returns what a project and all below it are allowed, with their pods that are not elastic."""
@@ -136,8 +143,8 @@ class Reasons:
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
         for bound in member.bounds:
-            if bound.gpus < least:
-                return f"waits: it needs {gpus(least)}, and {self._left_by(bound, member.job)}"
+            if bound.most(own) < least:
+                return f"waits: it needs {gpus(least)}, and {self._left_by(bound, member)}"
         if not member.sizes:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
@@ -155,16 +162,18 @@ class Reasons:
             if account.was_paused(now - self._projects.grow_after):
                 return account.reason
             for bound in member.bounds:
-                if self._target(bound) + least > bound.gpus:
-                    return (
-                        f"waits: it needs {gpus(least)}; {self._left_by(bound, member.job)}, and other jobs come first"
-                    )
+                if self._target(bound, member) > bound.gpus:
+                    return f"waits: it needs {gpus(least)}; {self._left_by(bound, member)}, and other jobs come first"
             if sum(self._world.rigid.values()) + least > self._world.capacity:
                 return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
             )
+        for bound in member.bounds:
+            held = {name: one.committed for name, one in ledger.accounts.items()}
+            if bound.at_once is not bound and bound.taken_by(self._with(held, member)) > bound.at_once.gpus:
+                return f"waits: it needs {gpus(least)}, and {self._left_by(bound.at_once, member)}"
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
@@ -181,16 +190,18 @@ class Reasons:
         rigid = sum(self._world.rigid.values())
         return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
 
-    def _left_by(self, bound: Bound, job: Job) -> str:
+    def _left_by(self, bound: Bound, member: Member) -> str:
         """Returns what a bound leaves to a job, in words."""
+        job, left = member.job, bound.most(member.project.name)
         if not bound.per_node:
             return f"{bound.name} leaves {bound.gpus}"
-        asked = job.scheduling[-1:] if bound.above else job.scheduling
-        matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * bound.above
+        above = job.id in bound.above
+        asked = job.scheduling[-1:] if above else job.scheduling
+        matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * above
         whose = self._whose(bound)
-        if bound.gpus:
-            beside = ", with what is guaranteed" if bound.above else ""
-            return f"the machines that match {matched} leave {bound.gpus}{beside}{whose if bound.holders else ''}"
+        if left:
+            beside = ", with what is guaranteed" if above else ""
+            return f"the machines that match {matched} leave {left}{beside}{whose if bound.holders else ''}"
         if bound.per_node > 1:
             return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"
         return f"no {'free ' if bound.taken else ''}machine matches {matched}{whose}"
@@ -229,6 +240,14 @@ def _not_elastic(world: World) -> str:
     names = sorted(world.rigid, key=lambda name: (-world.rigid[name], name))
     projects = "project" if len(names) == 1 else "projects"
     return f", and others than elastic jobs have {sum(world.rigid.values())} of them ({projects} {_listed(names)})"
+
+
+def without_machines(job: Job, lacking: int) -> str:
+    """Returns that GPUs of a job are above the guarantee for want of machines, in words that follow a reason."""
+    return (
+        f"; {gpus(lacking)} of what is guaranteed must be above the guarantee: no free machine matches its "
+        f"{job.scheduling[0].words} of nodes within it"
+    )
 
 
 def gpus(count: int) -> str:

@@ -22,6 +22,7 @@ class Room:
         self._below: dict[str, int] = {}
         self._bound: dict[str, int] = {}
         self._parts: dict[tuple[str, str], int] = {}
+        self._above: dict[tuple[str, str], int] = {}  # parts of jobs that have GPUs besides
 
     def own(self, name: str) -> int:
         """Returns what a project's own jobs and pods have."""
@@ -34,7 +35,12 @@ class Room:
         for above in self._projects.path(name):
             self._below[above.name] = self._below.get(above.name, 0) + gpus
         for bound in bounds:
-            self._bound[bound.name] = self._bound.get(bound.name, 0) + gpus
+            more = gpus
+            if bound.above:
+                has, besides = self._above.get((bound.name, name), 0), bound.besides(name)
+                self._above[bound.name, name] = has + gpus
+                more = besides.taken(has + gpus) - besides.taken(has)
+            self._bound[bound.name] = self._bound.get(bound.name, 0) + more
             self._parts[bound.name, name] = self.part(bound, name) + gpus
 
     def within(self, name: str, bounds: Iterable[Bound] = ()) -> int:
@@ -44,7 +50,14 @@ class Room:
             for above in self._projects.path(name)
             if above.limit is not None
         ]
-        return min([self.left, *limits, *(bound.gpus - self._bound.get(bound.name, 0) for bound in bounds)])
+        return min([self.left, *limits, *(self._within_bound(bound, name) for bound in bounds)])
+
+    def _within_bound(self, bound: Bound, name: str) -> int:
+        left = bound.gpus - self._bound.get(bound.name, 0)
+        if not bound.above:
+            return left
+        has, besides = self._above.get((bound.name, name), 0), bound.besides(name)
+        return besides.most(left + besides.taken(has)) - has
 
     def part(self, bound: Bound, name: str) -> int:
         """Returns what a project's own jobs have under a bound."""

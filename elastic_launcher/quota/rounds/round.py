@@ -16,12 +16,13 @@ from types import MappingProxyType
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
+from elastic_launcher.quota.rounds.guarantees import guaranteed_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
 from elastic_launcher.quota.rounds.members import Member, members_of, without_kept
-from elastic_launcher.quota.rounds.reasons import Cause, Reasons
+from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import World, above_of, within_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     if not world.stale:
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
-    grants = _grants(projects, members, after, world.rigid, reasons, now)
+    grants = _grants(world, projects, members, after, reasons, now)
     after = _with_reasons(after, grants, now - projects.grow_after)
     return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
@@ -144,15 +145,16 @@ def _without(world: World, strangers: Sequence[Job]) -> World:
     """Returns the world without jobs of no project, and without what these hold."""
     held = {job.id: job.held for job in strangers}
     foreign = min(world.capacity, sum(held.values()))
+    of_kinds = dict(held)
+    for name in held.keys() & world.placed.keys():
+        of_kinds[within_of(name)], of_kinds[above_of(name)] = world.placed[name]
     return replace(
         world,
         jobs=tuple(job for job in world.jobs if job.id not in held),
         capacity=world.capacity - foreign,
         foreign=world.foreign + foreign,
-        bounds=tuple(
-            replace(bound, gpus=max(0, bound.gpus - sum(held[name] for name in bound.jobs & held.keys())))
-            for bound in world.bounds
-        ),
+        bounds=tuple(bound.less(held) for bound in world.bounds),
+        kinds=tuple(bound.less(of_kinds) for bound in world.kinds),
     )
 
 
@@ -197,7 +199,7 @@ def _grow(
     room = Room(projects, world.capacity - world.leaving)
     for name, gpus in world.rigid.items():
         room.take(name, gpus)
-    bounds = {member.job.id: member.bounds for member in members}
+    bounds = {member.job.id: tuple(one.at_once for one in member.bounds) for member in members}
     for name, account in accounts.items():
         room.take(account.project, account.committed, bounds.get(name, ()))
     reclaiming = any(account.reclaim_by is not None and account.reclaim_by > now for account in accounts.values())
@@ -206,14 +208,14 @@ def _grow(
     def raise_allowed(member: Member) -> None:
         name, target = member.job.id, targets.gpus[member.job.id]
         account = accounts[name]
-        free = account.committed + room.within(account.project, member.bounds)
+        free = account.committed + room.within(account.project, bounds[name])
         steps = [size for size in {*member.sizes, target} if account.allowed < size <= min(target, free)]
         if not steps:
             if reclaiming:
-                room.take(account.project, max(0, min(room.left, target - account.committed)), member.bounds)
+                room.take(account.project, max(0, min(room.left, target - account.committed)), bounds[name])
             return
         allowed = max(steps)
-        room.take(account.project, max(0, allowed - account.committed), member.bounds)
+        room.take(account.project, max(0, allowed - account.committed), bounds[name])
         hints.allow(name, allowed, reasons.of_growth(member, allowed, has[account.project]))
         has[account.project] += allowed - account.allowed
 
@@ -229,29 +231,27 @@ def _grow(
 
 
 def _grants(
-    projects: Projects,
-    members: Sequence[Member],
-    ledger: Ledger,
-    rigid: Mapping[str, int],
-    reasons: Reasons,
-    now: float,
+    world: World, projects: Projects, members: Sequence[Member], ledger: Ledger, reasons: Reasons, now: float
 ) -> tuple[Grant, ...]:
-    guaranteed = _guaranteed(projects, members, ledger.accounts, rigid)
+    guaranteed = guaranteed_of(world, projects, members, ledger.accounts)
     late = sorted(name for name, account in ledger.accounts.items() if account.is_late(now))
     grants = []
     for member in members:
         name = member.job.id
         account = ledger.accounts[name]
+        reason = account.reason if account.allowed else reasons.of_wait(member, ledger, late, now)
+        if lacking := guaranteed.lacking.get(name, 0):
+            reason += without_machines(member.job, lacking)
         grants.append(
             Grant(
                 name,
                 account.project,
-                guaranteed[name],
+                guaranteed.gpus[name],
                 account.allowed,
                 projects.limit_of(account.project),
                 account.committed,
                 account.reclaim_by,
-                account.reason if account.allowed else reasons.of_wait(member, ledger, late, now),
+                reason,
                 member.project.wait_seconds,
             )
         )
@@ -259,37 +259,14 @@ def _grants(
 
 
 def _with_reasons(ledger: Ledger, grants: Sequence[Grant], since: float) -> Ledger:
-    """Returns the ledger with why each job waits that has nothing: people read it there.
+    """Returns the ledger with why each job waits that has nothing, and with notes: people read it there.
 
     The reason of a pause after that time stays.
     """
-    waits = {
-        grant.job: replace(account, reason=grant.reason)
-        for grant in grants
-        if not grant.allowed and not (account := ledger.accounts[grant.job]).was_paused(since)
-    }
-    return replace(ledger, accounts=MappingProxyType({**ledger.accounts, **waits}))
-
-
-def _guaranteed(
-    projects: Projects, members: Sequence[Member], accounts: Mapping[str, Account], rigid: Mapping[str, int]
-) -> dict[str, int]:
-    """Returns what of each job's GPUs is within its project's guarantee: minimums first, in the order of service.
-
-    Pods that are not elastic, and the projects below it, have their part of that before.
-    """
-    left = {
-        project.name: project.guaranteed
-        - rigid.get(project.name, 0)
-        - sum(projects.named(child).guaranteed for child in projects.children(project.name))
-        for project in projects.projects
-    }
-    given = {member.job.id: 0 for member in members}
-    for whole in (False, True):
-        for member in members:
-            name, project = member.job.id, member.project.name
-            wanted = accounts[name].allowed if whole else min(accounts[name].allowed, member.job.minimum)
-            more = max(0, min(wanted - given[name], left[project]))
-            given[name] += more
-            left[project] -= more
-    return given
+    accounts = dict(ledger.accounts)
+    for grant in grants:
+        account = accounts[grant.job]
+        reason = account.reason if grant.allowed or account.was_paused(since) else grant.reason
+        note = grant.reason.removeprefix(reason) if grant.allowed else ""
+        accounts[grant.job] = replace(account, reason=reason, note=note)
+    return replace(ledger, accounts=MappingProxyType(accounts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from elastic_launcher.quota.jobs import Job
@@ -11,6 +11,33 @@ from elastic_launcher.quota.jobs import Job
 
 def _nothing() -> Mapping[str, int]:
     return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Besides:
+    """What the jobs of a project have besides machines for nodes above the guarantee.
+
+    When such jobs shrink, nodes above the guarantee leave first; when they grow, those within it come first.
+
+    Attributes:
+        project: The project.
+        guaranteed: What is guaranteed to it for these jobs.
+        within: What their nodes within the guarantee hold.
+        above: What those above it hold.
+    """
+
+    project: str
+    guaranteed: int
+    within: int = 0
+    above: int = 0
+
+    def taken(self, gpus: int) -> int:
+        """Returns what nodes above the guarantee take of so many GPUs."""
+        return max(0, min(gpus - self.within, max(self.above, gpus - self.guaranteed)))
+
+    def most(self, taken: int) -> int:
+        """Returns the most GPUs of which nodes above the guarantee take no more than that."""
+        return taken + (max(self.within, self.guaranteed) if taken >= self.above else self.within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +56,11 @@ class Bound:
         per_node: Where machines bound the jobs: of how many GPUs their nodes have multiples. 0 for another enforcer.
         taken: GPUs of these machines that all others hold.
         holders: What jobs hold of that which can use other machines too, by their ids, the most first.
-        above: Whether these are the machines of nodes above the guarantee; then what is guaranteed is part of ``gpus``.
         movable: How many more ``gpus`` were without the jobs that hold some of the machines and can use others too.
+        above: Those of the jobs of which only nodes above the guarantee count, for the others have machines besides.
+        beside: What each project's jobs of these have besides.
+        now: What of ``gpus`` is there in whole nodes while others keep their smaller nodes; None for all.
+        smaller: GPUs of these machines that such nodes hold.
     """
 
     name: str
@@ -38,9 +68,62 @@ class Bound:
     gpus: int
     per_node: int = 0
     taken: int = 0
-    above: bool = False
     movable: int = 0
     holders: tuple[tuple[str, int], ...] = field(default=(), hash=False)  # it is long, and bounds are looked up often
+    above: frozenset[str] = frozenset()
+    beside: tuple[Besides, ...] = ()
+    now: int | None = None
+    smaller: int = 0
+
+    @property
+    def at_once(self) -> Bound:
+        """The bound for those that grow now: no smaller node makes room for them."""
+        if self.now is None or self.now >= self.gpus:
+            return self
+        return replace(self, gpus=self.now, taken=self.taken + self.smaller, now=None)
+
+    def of(self, job: str) -> Bound:
+        """Returns the bound as it holds for one of its jobs."""
+        return self if job in self.above else replace(self, above=frozenset(), beside=())
+
+    def besides(self, project: str) -> Besides:
+        """Returns what jobs of a project have besides."""
+        return next((one for one in self.beside if one.project == project), Besides(project, 0))
+
+    def most(self, project: str) -> int:
+        """Returns the most that jobs of a project may have, with what they have besides."""
+        return self.besides(project).most(self.gpus)
+
+    def taken_by(self, jobs: Mapping[str, tuple[str, int]]) -> int:
+        """Returns what jobs take of the bound.
+
+        Args:
+            jobs: The project and the GPUs of each job, by its id.
+        """
+        whole = 0
+        above: dict[str, int] = {}
+        for job in self.jobs & jobs.keys():
+            project, gpus = jobs[job]
+            if job in self.above:
+                above[project] = above.get(project, 0) + gpus
+            else:
+                whole += gpus
+        return whole + sum(self.besides(project).taken(gpus) for project, gpus in above.items())
+
+    def less(self, held: Mapping[str, int]) -> Bound:
+        """Returns the bound without what some of its jobs hold, by their ids."""
+        gpus = sum(held[name] for name in self.jobs & held.keys())
+        return replace(self, gpus=max(0, self.gpus - gpus), now=None if self.now is None else max(0, self.now - gpus))
+
+
+def within_of(job: str) -> str:
+    """Returns what a job's nodes within the guarantee are called in the bounds of `World.kinds`."""
+    return f"{job} within the guarantee"
+
+
+def above_of(job: str) -> str:
+    """Returns what a job's nodes above the guarantee are called in the bounds of `World.kinds`."""
+    return f"{job} above the guarantee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +141,9 @@ class World:
         leaving: GPUs that pods of others still have which are not counted any more, for they end. A round plans with
             these, and nobody grows onto them before they are free.
         foreign: What belongs to no project holds; the capacity is without it.
+        kinds: What machines leave to the nodes of each kind, where those of a job within the guarantee can use other
+            machines than those above it. They are called as `within_of` and `above_of` say.
+        placed: What such nodes hold that have a place, within the guarantee and above it, by the job's id.
     """
 
     capacity: int
@@ -69,3 +155,5 @@ class World:
     bounds: tuple[Bound, ...] = ()
     leaving: int = 0
     foreign: int = 0
+    kinds: tuple[Bound, ...] = ()
+    placed: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))

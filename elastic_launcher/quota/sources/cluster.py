@@ -53,7 +53,8 @@ class ClusterSource:
         self._odd: frozenset[str] = frozenset()
         self._loop: asyncio.AbstractEventLoop | None = None
         following = Following(namespaces, self._lock, changed)
-        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following), KueueSource(following))
+        self._kueue = KueueSource(following)
+        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following), self._kueue)
         self._wanted = {enforcer.key: asyncio.Event() for enforcer in self._enforcers}
         places = [f"/api/v1/namespaces/{name}/services" for name in namespaces] or ["/api/v1/services"]
         self._services = [
@@ -154,13 +155,15 @@ class ClusterSource:
                 pods,
                 list(self._machines.objects.values()),
                 stale=bool(troubles),
+                flavors=self._kueue.flavors(projects) if self._kueue in enforcers else None,
             )
             found = count(cluster, projects, self._clock(), self._doubts)
             words = [enforcer.word(projects, found.world.jobs, cluster.pods) for enforcer in enforcers]
         self._doubts = found.doubts
         refused = [line for word in words for line in word.refused]
-        self._tell({*self._odd, *found.remarks, *refused, *map(partial(_unreadable, troubles), troubles)})
-        return with_words(found.world, projects, words)
+        of_flavors = self._kueue.remarks if self._kueue in enforcers else ()
+        self._tell({*self._odd, *found.remarks, *of_flavors, *refused, *map(partial(_unreadable, troubles), troubles)})
+        return with_words(found.world, projects, words, found.open)
 
     def service(self, job: str) -> Service | None:
         """Returns the Service of a job; None if it is gone."""

@@ -39,13 +39,13 @@ class Word:
         bounds: What it leaves to some of the jobs.
         taken: GPUs of others whose pods are not counted, by namespace and queue.
         refused: What of it can't be used, a line each; nothing grows while there is any.
-        leaving: GPUs that pods of others still have which are not in ``taken`` any more, for they end.
+        leaving: GPUs that pods of others still have which are not in ``taken`` any more, for they end, by machine.
     """
 
     bounds: Sequence[Bound]
     taken: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     refused: Sequence[str] = ()
-    leaving: int = 0
+    leaving: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Enforcer(Protocol):
@@ -75,17 +75,30 @@ class Enforcer(Protocol):
         """
 
 
-def with_words(world: World, projects: Projects, words: Iterable[Word]) -> World:
+def with_words(
+    world: World, projects: Projects, words: Iterable[Word], is_open: Mapping[str, bool] | None = None
+) -> World:
     """Returns the world with what enforcers say: their bounds, and what others have by them.
 
-    What nobody's project has is off the capacity.
+    What nobody's project has is off the capacity. So is what pods that end have on a machine which counts for what is
+    held there; nobody can have it after them.
+
+    Args:
+        world: What is there.
+        projects: The projects.
+        words: Those of the enforcers.
+        is_open: Which machines count, and whether new pods can come to them; None where no machines are counted.
     """
     rigid, capacity, bounds = dict(world.rigid), world.capacity, list(world.bounds)
     stale, leaving, foreign = world.stale, world.leaving, world.foreign
     for word in words:
         bounds += word.bounds
         stale |= bool(word.refused)
-        leaving += word.leaving
+        for machine, gpus in word.leaving.items():
+            if is_open is None or is_open.get(machine, False):
+                leaving += gpus
+            elif machine in is_open:
+                capacity = max(0, capacity - gpus)
         for (namespace, queue), gpus in word.taken.items():
             try:
                 project = projects.project_of({"namespace": namespace, "queue": queue})

@@ -12,53 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import ANYWHERE, Scheduling, Taint
-from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
+from elastic_launcher.quota.scheduling import ANYWHERE, Flavor, Scheduling
+from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.usable import Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
 """For so long a job is believed that reports more GPUs than its pods have: the pods may be about to be made."""
 SILENT_SECONDS = 300.0
 """A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
-TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
-"""Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
 
 _Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
 """The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One machine of the cluster.
-
-    Attributes:
-        name: Its name.
-        resources: What pods may have of it, by extended resource.
-        ready: Whether its kubelet reports, and it is not cordoned.
-        taints: Those that keep pods away, and those that announce its end.
-        labels: Its labels.
-    """
-
-    name: str
-    resources: Mapping[str, int]
-    ready: bool = True
-    taints: frozenset[Taint] = frozenset()
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def goes(self) -> bool:
-        """Whether it is announced that the machine will be taken away."""
-        return any(taint.key in NOTICES for taint in self.taints)
-
-    def takes_pods(self, resource: str, scheduling: Scheduling = Scheduling()) -> bool:  # noqa: B008 - frozen
-        """Returns whether new pods that ask for a resource can come to it."""
-        if not self.ready or self.goes:
-            return False
-        taints = [taint for taint in self.taints if taint.key not in TOLERATED and taint.key != resource]
-        return scheduling.admits(self.name, self.labels, taints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +46,7 @@ class Pod:
         workload: The name of its Workload of Kueue, where it says that; "" otherwise.
         owners: The uids of itself and of what controls it, and what may control that, such as "JobSet/sweep".
         leaves: Whether it is being deleted.
+        over_quota: Whether it is a node above its job's guarantee, where such nodes differ from the others.
     """
 
     namespace: str
@@ -92,6 +61,7 @@ class Pod:
     workload: str = ""
     owners: frozenset[str] = frozenset()
     leaves: bool = False
+    over_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +96,14 @@ class Cluster:
         pods: Of all jobs, and all others with extended resources.
         machines: All machines.
         stale: Whether some of it could not be read lately.
+        flavors: Of Kueue's queues, where the document names Kueue; None if they are not known.
     """
 
     services: Sequence[Service]
     pods: Sequence[Pod]
     machines: Sequence[Machine]
     stale: bool = False
+    flavors: Sequence[Flavor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +114,14 @@ class Count:
         world: What a round decides by.
         doubts: Since when each job has reported more than its pods have, in seconds since the epoch, by its id.
         remarks: What an admin should know of it, a line each.
+        open: By the name of each machine that counts, whether it takes pods, and not only counts for what is held
+            there; None where no machines are counted.
     """
 
     world: World
     doubts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     remarks: tuple[str, ...] = ()
+    open: Mapping[str, bool] | None = None
 
 
 def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str, float]) -> Count:
@@ -164,8 +139,8 @@ def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str,
     counting.take_pods(cluster.pods)
     world = World(capacity.gpus or 0, counting.jobs(), counting.rigid(), stale=cluster.stale)
     if capacity.gpus is None:
-        world = counting.with_machines(world, cluster.machines, capacity.autoscale)
-    return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)))
+        world = counting.with_machines(world, cluster.machines, cluster.flavors, capacity.autoscale)
+    return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)), counting.open)
 
 
 class _Counting:
@@ -174,6 +149,7 @@ class _Counting:
     Attributes:
         remarks: Lines for the log.
         new_doubts: See `Count.doubts`.
+        open: See `Count.open`.
     """
 
     def __init__(
@@ -181,6 +157,7 @@ class _Counting:
     ) -> None:
         self.remarks: set[str] = set()
         self.new_doubts: dict[str, float] = {}
+        self.open: dict[str, bool] | None = None
         self._projects = projects
         self._resource = resource
         self._by_workloads = projects.capacity is not None and projects.capacity.kueue
@@ -194,6 +171,7 @@ class _Counting:
         self._by_projects: dict[str, int] = {}
         self._by_others: dict[str, int] = {}
         self._on: dict[str, dict[str, int]] = {}
+        self._above_on: dict[str, dict[str, int]] = {}
         self._rigid_on: dict[str, int] = {}
         self._owners: dict[str, str | None] = {}
 
@@ -234,6 +212,8 @@ class _Counting:
                 self._pods[job] = self._pods.get(job, 0) + gpus
                 _add(self._by_projects, pod.machine, gpus)
                 _add(self._on.setdefault(pod.job, {}), pod.machine, gpus)
+                if pod.over_quota:
+                    _add(self._above_on.setdefault(pod.job, {}), pod.machine, gpus)
                 continue
             _add(self._rigid_on, pod.machine, gpus)
             if pod.of_kueue and self._by_workloads:
@@ -257,46 +237,62 @@ class _Counting:
             self._owners[namespace] = None if project is None else project.name
         return self._owners[namespace]
 
-    def with_machines(self, world: World, machines: Sequence[Machine], autoscale: Autoscale | None) -> World:
+    def with_machines(
+        self, world: World, machines: Sequence[Machine], flavors: Sequence[Flavor] | None, autoscale: Autoscale | None
+    ) -> World:
         """Returns the world with what machines have, and what they leave to jobs that can't use all of them.
 
-        With Kueue, the flavors of its queues say which machines pods come to, and what is left there. They add
-        tolerations too, so machines count whatever their taints are.
+        With Kueue, those machines count that pods can come to with what a flavor of a queue adds; where flavors are not
+        known, all do. What is left there, the queues say.
 
         Args:
             world: The world without.
             machines: All machines.
+            flavors: Those of the queues; None if they are not known.
             autoscale: How machines come and go, or None.
         """
         machines = [one for one in machines if one.resources.get(self._resource)]
-        jobs = [] if self._by_workloads else [job for job in world.jobs if not job.finished]
-        kinds = self._usable(machines, jobs)
+        jobs = [job for job in world.jobs if not job.finished]
+        kinds = self._usable(machines, jobs, flavors)
         unions = {scheduling: frozenset[str]().union(*found) for scheduling, found in kinds.items()}
-        any_pod = ANYWHERE if self._by_workloads else Scheduling()
-        open_to_all = frozenset(one.name for one in machines if one.takes_pods(self._resource, any_pod))
-        every = open_to_all.union(*unions.values())
+        every = self._machines_of(machines, Scheduling(), flavors).union(*unions.values())
         capacity = self._of_machines(machines, every)
+        self.open = {one.name: one.name in every for one in machines if not one.goes}
+        emptied = () if autoscale is None else self._could_be_emptied(machines, every)
+        world = replace(world, capacity=capacity, machines=emptied)
+        if self._by_workloads:
+            return world
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
         usable = {job.id: unions[job.scheduling] for job in jobs}
-        stock, above = self._stock(machines, jobs), self._above(jobs, kinds)
-        bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
-        emptied = () if autoscale is None else self._could_be_emptied(machines, every)
+        stock, two = self._stock(machines, jobs), self._kinds(world, jobs, kinds)
+        bounds = bounds_by_machines(stock, jobs, usable, every, spare)
+        of_kinds = bounds_of_kinds(stock, jobs, usable, every, two, spare) if two else []
+        bounds += bounds_above(of_kinds, jobs, two)
+        placed = MappingProxyType({job: one.placed for job, one in two.items()})
         foreign = sum(
             min(self._by_others.get(one.name, 0), one.resources[self._resource])
             for one in machines
             if one.name in every
         )
-        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied, foreign=foreign)
+        return replace(world, foreign=foreign, bounds=tuple(bounds), kinds=tuple(of_kinds), placed=placed)
 
-    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
+    def _machines_of(
+        self, machines: Iterable[Machine], asked: Scheduling, flavors: Sequence[Flavor] | None
+    ) -> frozenset[str]:
+        """Returns the machines that pods can come to which ask for something."""
+        each = [asked]
+        if self._by_workloads:
+            each = [ANYWHERE] if flavors is None else [one for of in flavors if (one := of.added_to(asked)) is not None]
+        return frozenset(
+            one.name for one in machines if any(one.takes_pods(self._resource, each_of) for each_of in each)
+        )
+
+    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job], flavors: Sequence[Flavor] | None) -> _Usable:
         """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""
         found: dict[tuple[Scheduling, ...], tuple[frozenset[str], ...]] = {}
         for job in jobs:
             if job.scheduling not in found:
-                fit = (
-                    [one.name for one in machines if one.takes_pods(self._resource, kind)] for kind in job.scheduling
-                )
-                found[job.scheduling] = tuple(map(frozenset, fit))
+                found[job.scheduling] = tuple(self._machines_of(machines, kind, flavors) for kind in job.scheduling)
             for why in (one.unclear for one in job.scheduling if one.unclear):
                 self.remarks.add(
                     f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear ({why}): "
@@ -304,14 +300,18 @@ class _Counting:
                 )
         return found
 
-    def _above(self, jobs: Iterable[Job], kinds: _Usable) -> dict[str, Above]:
-        """Returns where nodes above the guarantee can be, of jobs whose nodes are of two kinds."""
+    def _kinds(self, world: World, jobs: Iterable[Job], usable: _Usable) -> dict[str, Kinds]:
+        """Returns the kinds of nodes of those jobs where these can use different machines."""
         found = {}
         for job in jobs:
-            if len(job.scheduling) > 1 and (project := self._project_of(job.match)) is not None:
+            machines = usable[job.scheduling]
+            if len(machines) > 1 and (project := self._project_of(job.match)) is not None:
                 below = sum(self._projects.named(child).guaranteed for child in self._projects.children(project.name))
-                guaranteed = max(0, project.guaranteed - below)
-                found[job.id] = Above(kinds[job.scheduling][-1], project.name, guaranteed)
+                guaranteed = max(0, project.guaranteed - below - world.rigid.get(project.name, 0))
+                held, above = self._on.get(job.id, {}), self._above_on.get(job.id, {})
+                within = {machine: gpus - above.get(machine, 0) for machine, gpus in held.items() if machine}
+                placed_above = {machine: gpus for machine, gpus in above.items() if machine}
+                found[job.id] = Kinds(machines[0], machines[-1], within, placed_above, project.name, guaranteed)
         return found
 
     def _project_of(self, match: Mapping[str, str]) -> Project | None:

@@ -10,11 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
-from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, KIND_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.objects.service import STATUS
+from elastic_launcher.engines.kubernetes.objects.template import OVER_QUOTA
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.scheduling import KEEPS_AWAY, Taint
-from elastic_launcher.quota.sources.machines import Machine, Pod, Service
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import Pod, Service
 
 ADMITTED = "kueue.x-k8s.io/podset"
 """The label of pods that Kueue has admitted; older versions set it with TopologyAwareScheduling alone."""
@@ -81,6 +83,7 @@ def pod_of(pod: Document) -> Pod | None:
         (metadata.get("annotations") or {}).get(WORKLOAD) or "",
         _owners(metadata),
         "deletionTimestamp" in metadata,
+        labels.get(KIND_LABEL) == OVER_QUOTA,
     )
 
 

@@ -6,8 +6,8 @@ the other, or both have no machine in common, the bounds of the two imply that o
 others there are at most `MOST_UNIONS`; beyond that, jobs may be allowed GPUs together that only one of them finds.
 
 What a job holds on machines that it can share is not counted on to move: of a union, it is taken off for those jobs
-that can use no other machines. Where the nodes above a job's guarantee have machines of their own, jobs have what these
-leave and what their projects are guaranteed.
+that can use no other machines. What smaller nodes of others hold keeps whole nodes away as long as it is held: these
+don't grow before it is gone.
 
 Invariants: a job is bound by what its machines have, less what pods hold there that are not elastic, in whole nodes;
 what jobs hold on machines that they could not use any more counts for them as long as they do, and for no others; with
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.rounds.world import Bound
@@ -42,31 +41,13 @@ class Stock:
     held: Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Above:
-    """Where the nodes above a job's guarantee can be, where that is not the same for its other nodes.
-
-    Attributes:
-        machines: Their names.
-        project: The job's project.
-        guaranteed: What that is guaranteed, without the projects below it.
-    """
-
-    machines: frozenset[str]
-    project: str
-    guaranteed: int
-
-
-_NONE: Mapping[str, Above] = MappingProxyType({})
-
-
 def bounds_by_machines(
     stock: Stock,
     jobs: Sequence[Job],
     usable: Mapping[str, frozenset[str]],
     every: frozenset[str],
-    above: Mapping[str, Above] = _NONE,
     spare: int = 0,
+    also: Iterable[frozenset[str]] = (),
 ) -> list[Bound]:
     """Returns what machines leave to those jobs that can use these alone.
 
@@ -75,35 +56,31 @@ def bounds_by_machines(
         jobs: Those that count.
         usable: The machines that each job's pods can use, by the job's id.
         every: All machines that the capacity counts in full.
-        above: Those of nodes above the guarantee, by the ids of the jobs where these have machines of their own.
         spare: GPUs of machines that may come; nobody knows yet who can use them.
+        also: Further machines that bound the jobs which can use no others.
     """
     machines = _Machines(stock, jobs, usable)
     whole = machines.mask(every)
     stray = machines.elsewhere(whole, frozenset(name for name, found in usable.items() if not found))
     bounds = []
-    for mask in _unions(machines.masks):
+    for mask in _unions({*machines.masks, *map(machines.mask, also)}):
         union, holders = machines.union(mask), machines.holders(mask)
         for per_node, those in union.jobs():
-            gpus = union.left(per_node)
-            if mask != whole or gpus < union.left(1) or stray:
-                movable = union.left(per_node, emptied=True) - gpus
-                gpus += machines.elsewhere(mask, those) + spare
-                name = f"machines {mask:x}, {per_node} GPUs a node"
-                bounds.append(Bound(name, those, gpus, per_node, union.taken, movable=movable, holders=holders))
-    masks = {name: machines.mask(one.machines) for name, one in above.items()}
-    for mask in sorted(set(masks.values())):
-        inside = machines.union(mask).all_jobs
-        others = frozenset(name for name, own in masks.items() if _is_within(own, mask)) - inside
-        if others:
-            union = machines.union(mask, others)
-            guaranteed = sum({above[name].project: above[name].guaranteed for name in others}.values())
-            gpus = union.left(1)
-            movable = union.left(1, emptied=True) - gpus
-            gpus += machines.elsewhere(mask, inside) + spare
-            gpus += max(guaranteed, machines.elsewhere(mask, others))
-            name = f"machines {mask:x}, above the guarantee"
-            bounds.append(Bound(name, inside | others, gpus, 1, union.taken, above=True, movable=movable))
+            gpus, now = union.left(per_node), union.now(per_node)
+            if mask != whole or now < union.left(1) or stray:
+                more = machines.elsewhere(mask, those) + spare
+                found = Bound(
+                    name=f"machines {mask:x}, {per_node} GPUs a node",
+                    jobs=those,
+                    gpus=gpus + more,
+                    per_node=per_node,
+                    taken=union.taken,
+                    movable=union.left(per_node, emptied=True) - gpus,
+                    holders=holders,
+                    now=now + more,
+                    smaller=sum(union.smaller(per_node)),
+                )
+                bounds.append(found)
     return bounds
 
 
@@ -130,12 +107,14 @@ class _Union:
         free: What each machine leaves to them.
         emptied: What it would leave to them without the jobs that can use others too.
         taken: What all others hold there.
+        held: What these jobs hold on each machine, by the GPUs of a node.
     """
 
     inside: Sequence[tuple[int, Sequence[str]]]
     free: Sequence[int]
     emptied: Sequence[int]
     taken: int
+    held: Mapping[int, Sequence[int]]
 
     def jobs(self) -> Iterator[tuple[int, frozenset[str]]]:
         """Yields numbers of GPUs, and the jobs whose nodes have multiples of it; the same jobs once, with the most."""
@@ -146,14 +125,19 @@ class _Union:
                 seen.add(those)
                 yield step, those
 
-    @property
-    def all_jobs(self) -> frozenset[str]:
-        """All of the jobs."""
-        return frozenset(name for _, names in self.inside for name in names)
-
     def left(self, per_node: int, *, emptied: bool = False) -> int:
         """Returns what the machines leave to these jobs, in whole nodes: now, or without jobs that can use others."""
         return sum(free // per_node * per_node for free in (self.emptied if emptied else self.free))
+
+    def now(self, per_node: int) -> int:
+        """Returns what they leave in whole nodes while those of these jobs that are smaller, or odd, stay."""
+        free = (max(0, free - gpus) for free, gpus in zip(self.free, self.smaller(per_node), strict=True))
+        return sum(gpus // per_node * per_node for gpus in free)
+
+    def smaller(self, per_node: int) -> Sequence[int]:
+        """Returns what nodes hold on each machine that have no multiple of some GPUs."""
+        odd = [held for size, held in self.held.items() if size % per_node]
+        return [sum(there) for there in zip(*odd, strict=True)] or [0] * len(self.free)
 
 
 class _Machines:
@@ -165,14 +149,14 @@ class _Machines:
         self._bits = {name: 1 << number for number, name in enumerate(self._names)}
         known: dict[frozenset[str], int] = {}
         self._alike: dict[tuple[int, int], list[str]] = {}  # jobs by their machines, and by the GPUs of their nodes
-        self._held: dict[int, dict[str, int]] = {}  # by the machines that the jobs can use, and where it is
+        self._held: dict[tuple[int, int], dict[str, int]] = {}  # as above, and by where it is
         self._on: dict[str, list[tuple[str, int, int]]] = {}  # jobs with their machines and GPUs, by where these are
         for job in jobs:
             mask = known.setdefault(usable[job.id], -1)
             if mask < 0:
                 mask = known[usable[job.id]] = self.mask(usable[job.id])
             self._alike.setdefault((mask, job.per_node), []).append(job.id)
-            _add(self._held.setdefault(mask, {}), stock.held.get(job.id, {}))
+            _add(self._held.setdefault((mask, job.per_node), {}), stock.held.get(job.id, {}))
             for name, gpus in stock.held.get(job.id, {}).items():
                 self._on.setdefault(name, []).append((job.id, mask, gpus))
         self._all_held: dict[str, int] = {}
@@ -182,20 +166,20 @@ class _Machines:
     @property
     def masks(self) -> Iterable[int]:
         """The sets of machines that jobs can use."""
-        return self._held.keys()
+        return {mask for mask, _ in self._held}
 
     def mask(self, names: Iterable[str]) -> int:
         """Returns a set of machines."""
         return sum(self._bits[name] for name in names)
 
-    def union(self, mask: int, also: Iterable[str] = ()) -> _Union:
-        """Returns machines, with those jobs that can use no others; what further jobs hold there is left, too."""
+    def union(self, mask: int) -> _Union:
+        """Returns machines, with those jobs that can use no others."""
         own: dict[str, int] = {}
-        for other, held in self._held.items():
+        by_size: dict[int, dict[str, int]] = {}
+        for (other, per_node), held in self._held.items():
             if _is_within(other, mask):
                 _add(own, held)
-        for job in also:
-            _add(own, self._stock.held.get(job, {}))
+                _add(by_size.setdefault(per_node, {}), held)
         free, emptied, taken = [], [], 0
         for name in self._of(mask):
             there, rigid = self._stock.gpus[name], self._stock.others.get(name, 0)
@@ -204,7 +188,8 @@ class _Machines:
             emptied.append(max(0, there - rigid))
             taken += min(there, foreign)
         inside = [(per_node, names) for (other, per_node), names in self._alike.items() if _is_within(other, mask)]
-        return _Union(inside, free, emptied, taken)
+        on = {per_node: [held.get(name, 0) for name in self._of(mask)] for per_node, held in by_size.items()}
+        return _Union(inside, free, emptied, taken, on)
 
     def holders(self, mask: int) -> tuple[tuple[str, int], ...]:
         """Returns what jobs hold on machines that can use others too, the most first."""

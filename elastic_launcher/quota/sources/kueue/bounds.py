@@ -37,12 +37,13 @@ class Leave:
         bounds: What each queue and each cohort leaves to its jobs.
         taken: What the Workloads of others have, or will get for they wait for what their queue owns, by namespace and
             LocalQueue; without what Kueue would take from them for jobs.
-        leaving: What pods have beyond what their Workloads count for, as those of a Workload that was evicted.
+        leaving: What pods have beyond what their Workloads count for, as those of a Workload that was evicted, by the
+            name of the machine.
     """
 
     bounds: tuple[Bound, ...]
     taken: Mapping[tuple[str, str], int]
-    leaving: int = 0
+    leaving: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def leave(kueue: Kueue, jobs: Iterable[Job], pods: Iterable[Pod] = ()) -> Leave:
@@ -279,19 +280,25 @@ class _Counting:
                     _add(found, whose, gpus - less)
         return MappingProxyType({whose: gpus for whose, gpus in found.items() if gpus})
 
-    def _leaving(self, pods: Iterable[Pod]) -> int:
-        """Returns what pods of others still have: Kueue gives their quota to others before they have ended."""
-        held: dict[tuple[str, str], int] = {}
-        unknown = 0
-        for pod in pods:
+    def _leaving(self, pods: Iterable[Pod]) -> Mapping[str, int]:
+        """Returns what pods of others still have: Kueue gives their quota to others before they have ended.
+
+        Of a Workload's pods, those that are being deleted are the first to count for nothing any more.
+        """
+        counted = dict(self._counted)
+        found: dict[str, int] = {}
+        for pod in sorted(pods, key=lambda pod: (pod.leaves, pod.machine)):
             if not pod.of_kueue or not pod.machine or (pod.is_node and (pod.namespace, pod.job) in self._named):
                 continue
             gpus, workload = pod.resources.get(self._kueue.resource, 0), self._kueue.workload_of(pod)
             if workload is not None:
-                _add(held, (workload.namespace, workload.name), gpus)
+                name = workload.namespace, workload.name
+                covered = min(gpus, counted.get(name, 0))
+                _add(counted, name, -covered)
+                _add(found, pod.machine, gpus - covered)
             elif pod.leaves:
-                unknown += gpus
-        return unknown + sum(max(0, gpus - self._counted.get(name, 0)) for name, gpus in held.items())
+                _add(found, pod.machine, gpus)
+        return MappingProxyType({machine: gpus for machine, gpus in found.items() if gpus})
 
     def _would_take(self, node: str) -> bool:
         """Returns whether a queue of the same tree has jobs for which Kueue would take from a queue."""

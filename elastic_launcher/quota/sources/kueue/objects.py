@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.nodes.pod_status import KUEUE_LABEL, condition
+from elastic_launcher.quota.scheduling import KEEPS_AWAY, Flavor, Taint, scheduling_of
 from elastic_launcher.quota.sources.kueue.tree import Quota
 
 GROUP = "kueue.x-k8s.io"
@@ -160,6 +161,21 @@ def local_queue_of(found: Document) -> LocalQueue:
     """Returns a LocalQueue."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     return LocalQueue(metadata["namespace"], metadata["name"], str(spec.get("clusterQueue") or ""), _stopped(spec))
+
+
+def flavor_of(found: Document) -> Flavor:
+    """Returns a ResourceFlavor; what of it can't be understood excludes no machine.
+
+    Source of the rules: Kueue's documentation of ResourceFlavors.
+    """
+    spec = found.get("spec") or {}
+    asked = {"nodeSelector": spec.get("nodeLabels"), "tolerations": spec.get("tolerations")}
+    taints = (
+        Taint(str(one.get("key")), str(one.get("value") or ""), str(one.get("effect")))
+        for one in spec.get("nodeTaints") or ()
+    )
+    kept = tuple(taint for taint in taints if taint.effect in KEEPS_AWAY)
+    return Flavor(found["metadata"]["name"], scheduling_of(asked), kept)
 
 
 def workload_of(found: Document) -> Workload | Refused | None:

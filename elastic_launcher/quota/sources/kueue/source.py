@@ -13,6 +13,7 @@ from elastic_launcher.kube.collection import Change, Collection, Snapshot, Troub
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects
 from elastic_launcher.quota.queues import Queue
+from elastic_launcher.quota.scheduling import ANYWHERE, Flavor
 from elastic_launcher.quota.sources.enforcer import Following, Word
 from elastic_launcher.quota.sources.kueue.bounds import leave
 from elastic_launcher.quota.sources.kueue.kueue import Kueue
@@ -25,6 +26,7 @@ from elastic_launcher.quota.sources.kueue.objects import (
     Workload,
     cluster_queue_of,
     cohort_of,
+    flavor_of,
     local_queue_of,
     workload_of,
 )
@@ -40,6 +42,7 @@ LOOK_SECONDS = 10.0
 OVERLAY = "quota-kueue"
 """What grants the reading of them; `elastic_launcher/quota/cluster/rights.py` names it too."""
 FORBIDDEN = 403
+_WITHOUT_FLAVORS = "machines count whatever their taints and labels are"
 
 
 class KueueSource:
@@ -60,11 +63,29 @@ class KueueSource:
         self._cohorts = _Watched[Cohort]("cohorts", cohort_of, following)
         self._local_queues = _Watched[LocalQueue]("localqueues", local_queue_of, following)
         self._workloads = _Watched[Workload]("workloads", workload_of, following)
-        self.watched: Sequence[Watched[Any]] = (self._queues, self._cohorts, self._local_queues, self._workloads)
+        self._flavors = _Granted[Flavor]("resourceflavors", flavor_of, following)
+        counted: Sequence[Watched[Any]] = (self._queues, self._cohorts, self._local_queues, self._workloads)
+        self.watched: Sequence[Watched[Any]] = (*counted, self._flavors)
 
     def queues(self, document: Projects) -> list[Queue]:
         """Returns the queues and cohorts that have the resource, as projects."""
         return queues_of(self._kueue(document))
+
+    def flavors(self, projects: Projects) -> list[Flavor] | None:
+        """Returns the flavors of the resource, or None where they may not be read.
+
+        One that is not there excludes no machine.
+        """
+        if self._flavors.forbidden is not None:
+            return None
+        known = {one.name: one for one in self._flavors.good()}
+        return [known.get(name, Flavor(name, ANYWHERE)) for name in sorted(self._kueue(projects).quotas)]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What an admin should know, a line each."""
+        error = self._flavors.forbidden
+        return [] if error is None else [f"{self._flavors.what} can't be read ({error}): {_WITHOUT_FLAVORS}"]
 
     def marked(self, projects: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
         """Returns the pods, with all marked that are part of a Workload: older versions of Kueue label few of them."""
@@ -167,6 +188,25 @@ def _kept(read: T | Refused | None, before: Kept[T] | None) -> Kept[T] | None:
     if isinstance(read, Refused):
         return Kept(before.good if before is not None else None, read)
     return None if read is None else Kept(read)
+
+
+class _Granted(_Watched[T]):
+    """One that does not stop the controller where it may not be read.
+
+    Attributes:
+        forbidden: Why it may not; None if it may.
+    """
+
+    forbidden: ApiError | None = None
+
+    def _take(self, change: Snapshot | Change | Trouble) -> bool:
+        if not isinstance(change, Trouble) or change.error.status != FORBIDDEN:
+            self.forbidden = None
+            return super()._take(change)
+        news = self.forbidden is None
+        super()._take(change)
+        self.read, self.forbidden, self.error = True, self.error, None
+        return news
 
 
 async def _version(api: Api) -> str:

@@ -17,16 +17,8 @@ from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projec
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.scheduling import Taint
-from elastic_launcher.quota.sources.machines import (
-    CLAIM_SECONDS,
-    SILENT_SECONDS,
-    Cluster,
-    Count,
-    Machine,
-    Pod,
-    Service,
-    count,
-)
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import CLAIM_SECONDS, SILENT_SECONDS, Cluster, Count, Pod, Service, count
 
 GPU = "nvidia.com/gpu"
 NOW = 10_000.0

@@ -17,8 +17,9 @@ from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projec
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import ANYWHERE, Scheduling, Taint, scheduling_of
-from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
+from elastic_launcher.quota.scheduling import ANYWHERE, Flavor, Scheduling, Taint, scheduling_of
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import Cluster, Pod, Service, count
 from tests.support.quota_jobs import job
 
 GPU = "nvidia.com/gpu"
@@ -48,8 +49,8 @@ def pool(name: str) -> Mapping[str, Any]:
     return {"nodeSelector": {"pool": name}}
 
 
-def node(name: str, on: str, gpus: int = 1, namespace: str = "nlp") -> Pod:
-    return Pod(namespace, {GPU: gpus}, on, name, is_node=True)
+def node(name: str, on: str, gpus: int = 1, namespace: str = "nlp", over_quota: bool = False) -> Pod:
+    return Pod(namespace, {GPU: gpus}, on, name, is_node=True, over_quota=over_quota)
 
 
 def other(on: str, gpus: int, namespace: str = "kube-system") -> Pod:
@@ -157,6 +158,21 @@ def test_the_reason_says_that_no_machine_has_room_for_a_whole_node() -> None:
     ]
 
 
+def test_a_whole_node_waits_until_the_smaller_nodes_of_others_have_left_a_machine() -> None:
+    whole = service("gpt", "nlp", 16, per_node=8, minimum=8, sizes=(8, 16), maximum=16)
+    small = service("probe", "rest", 2, held=2)
+    machines, nodes = (machine("m0"), machine("m1")), (node("probe", "m0", 1, "rest"), node("probe", "m1", 1, "rest"))
+    found = decided(*machines, whole, small, *nodes)
+    assert allowed(found) == {"gpt": 0, "probe": 2}
+    assert [grant.reason for grant in found.grants if grant.job == "gpt"] == [
+        "waits: it needs 8 GPUs, and no machine that matches its tolerations has 8 free GPUs, which a node needs: "
+        "others hold 2 GPUs there"
+    ]
+    assert decide(world_of(*machines, whole, small, *nodes), PROJECTS, found.ledger, 0.0).changes == ()
+    after = decide(world_of(*machines, whole, small, nodes[0]), PROJECTS, found.ledger, 0.0)
+    assert allowed(after)["gpt"] == 8
+
+
 @pytest.mark.parametrize(("namespace", "gpus"), [("nlp", 8), ("rest", 4)])
 def test_nodes_above_the_guarantee_are_no_more_than_their_machines_hold(namespace: str, gpus: int) -> None:
     machines = machine("m0", 8, "on-demand"), machine("m1", 4, "spot"), machine("m2")
@@ -198,11 +214,37 @@ def test_jobs_that_can_use_all_machines_are_not_bound() -> None:
     assert world_of(*objects, node("bert", "m2", 2)).bounds == ()
 
 
-def test_with_kueue_machines_count_whatever_their_taints_are() -> None:
-    """The flavors of its queues give pods the tolerations."""
-    objects = machine("m0", 8, "", DEDICATED), service("bert")
-    both = (replace(PROJECTS, capacity=Capacity(kueue=kueue)) for kueue in (False, True))
-    assert [world_of(*objects, projects=projects).capacity for projects in both] == [0, 8]
+KUEUE = replace(PROJECTS, capacity=Capacity(kueue=True))
+TOLERANT = Flavor("team", scheduling_of(TOLERATES))
+OF_A = Flavor("a", scheduling_of(pool("a")))
+
+
+@pytest.mark.parametrize(
+    ("flavors", "specs", "gpus"),
+    [
+        (None, [], 15),  # not known: all machines
+        ([], [], 0),
+        ([Flavor("any")], [], 3),
+        ([TOLERANT], [], 15),
+        ([OF_A], [], 1),
+        ([OF_A, TOLERANT], [], 15),
+        ([Flavor("any")], [TOLERATES], 15),  # its template tolerates the taint itself
+        ([OF_A], [TOLERATES], 5),
+        ([OF_A], [pool("b")], 1),  # the flavor's label contradicts the job's
+        ([Flavor("any", taints=(DEDICATED,))], [], 0),
+        ([Flavor("any", taints=(DEDICATED,))], [TOLERATES], 15),
+        ([replace(TOLERANT, taints=(DEDICATED,))], [], 15),
+        ([replace(OF_A, taints=(DEDICATED,))], [TOLERATES], 5),
+    ],
+)
+def test_with_kueue_the_machines_count_that_pods_of_a_flavor_can_use(
+    flavors: list[Flavor] | None, specs: list[dict[str, Any]], gpus: int
+) -> None:
+    machines = [
+        machine("m0", 1, "a"), machine("m1", 2), machine("m2", 4, "a", DEDICATED), machine("m3", 8, "", DEDICATED),
+    ]  # fmt: skip
+    found = count(Cluster([service("bert", "nlp", 8, *specs)], [], machines, flavors=flavors), KUEUE, 0.0, {}).world
+    assert (found.capacity, found.bounds, found.kinds) == (gpus, (), ())
 
 
 @pytest.mark.parametrize(
@@ -236,13 +278,13 @@ class Played:
     """Jobs that follow their hints, on machines that a scheduler gives them.
 
     Attributes:
-        nodes: Where each node of a job is, by the job; "" while it waits.
+        nodes: Where each node of a job is, by the job, and whether it is above the guarantee; "" while it waits.
     """
 
     random: Random
     machines: dict[str, Machine] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
-    nodes: dict[str, list[str]] = field(default_factory=dict)
+    nodes: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
     projects: Projects = PROJECTS
     others: list[Pod] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
@@ -255,25 +297,30 @@ class Played:
 
     def free(self, on: str) -> int:
         """Returns the GPUs of a machine that nobody has."""
-        held = sum(where.count(on) * self.report(name).per_node for name, where in self.nodes.items())
+        held = sum(self.held(name, on) for name in self.nodes)
         return (
             self.machines[on].resources[GPU]
             - held
             - sum(pod.resources[GPU] for pod in self.others if pod.machine == on)
         )
 
-    def usable(self, name: str) -> list[str]:
-        """Returns the machines that a job's pods can come to."""
+    def held(self, name: str, on: str) -> int:
+        """Returns the GPUs that a job has on a machine."""
+        return sum(where == on for where, _ in self.nodes[name]) * self.report(name).per_node
+
+    def usable(self, name: str, over_quota: bool | None = None) -> list[str]:
+        """Returns the machines that a job's pods can come to, or its nodes of one kind."""
         asked = self.report(name).scheduling
+        asked = asked if over_quota is None else (asked[-1 if over_quota else 0],)
         return [
             one for one, there in sorted(self.machines.items()) if any(there.takes_pods(GPU, each) for each in asked)
         ]
 
     def world(self) -> World:
         pods = [
-            node(name, where, self.report(name).per_node, self.services[name].namespace)
+            node(name, where, self.report(name).per_node, self.services[name].namespace, over_quota)
             for name, places in self.nodes.items()
-            for where in places
+            for where, over_quota in places
         ]
         objects = *self.machines.values(), *self.services.values(), *self.others, *pods
         return world_of(*objects, projects=self.projects)
@@ -289,18 +336,26 @@ class Played:
         for grant in decision.grants:
             places, report = self.nodes[grant.job], self.report(grant.job)
             wanted = grant.allowed // report.per_node
-            places.sort(key=lambda where: (where == "", self.random.random()))  # those that wait leave first
-            places[:] = places[:wanted] + [""] * (wanted - len(places))
+            places.sort(key=lambda one: (one[0] == "", one[1], self.random.random()))  # the last ones leave first
+            places[:] = [one for one in places[:wanted] if one[0]]
+            within = sum(not over_quota for _, over_quota in places)
+            if len(report.scheduling) > 1:
+                within = max(within, grant.guaranteed // report.per_node)
+            while len(places) < wanted:
+                places.append(("", sum(not over_quota for _, over_quota in places) >= within))
             report = replace(
                 report, held=len(places) * report.per_node, following=grant.allowed,
                 following_generation=self.ledger.generation, reported_at=self.now,
             )  # fmt: skip
             self.services[grant.job] = replace(self.services[grant.job], job=report)
-        waiting = [(name, number) for name, places in self.nodes.items() for number, on in enumerate(places) if not on]
+        waiting = [
+            (name, number) for name, places in self.nodes.items() for number, (on, _) in enumerate(places) if not on
+        ]
         self.random.shuffle(waiting)
         for name, number in waiting:
-            found = [one for one in self.usable(name) if self.free(one) >= self.report(name).per_node]
-            self.nodes[name][number] = self.random.choice(found) if found else ""
+            over_quota = self.nodes[name][number][1]
+            found = [one for one in self.usable(name, over_quota) if self.free(one) >= self.report(name).per_node]
+            self.nodes[name][number] = (self.random.choice(found) if found else "", over_quota)
 
     def happen(self) -> None:
         """Lets something happen."""
@@ -360,14 +415,27 @@ def check(played: Played, decision: Decision) -> None:
             inside = [name for name in some if usable[name] <= union]
             # what jobs hold on machines that they could not use any more counts until it is gone
             elsewhere = sum(
-                played.report(name).per_node for name in inside for on in played.nodes[name] if on and on not in union
+                played.report(name).per_node
+                for name in inside
+                for on, _ in played.nodes[name]
+                if on and on not in union
             )
             whole = played.report(names[0]).per_node if number == 1 else 1
             left = 0
             for on in union:
-                own = sum(played.nodes[name].count(on) * played.report(name).per_node for name in inside)
+                own = sum(played.held(name, on) for name in inside)
                 left += max(0, played.free(on) + own) // whole * whole
             assert sum(grants[name] for name in names) <= left + elsewhere, names
+
+
+def check_growth(played: Played, decision: Decision, before: Ledger) -> None:
+    """Checks that there is room now for the whole nodes that a job grows by, however small those of others are."""
+    for name, gpus in allowed(decision).items():
+        per_node = played.report(name).per_node
+        if name in before.accounts and gpus > before.accounts[name].committed:
+            placed = sum(bool(on) for on, _ in played.nodes[name])
+            room = sum(played.free(on) // per_node for on in played.usable(name))
+            assert gpus // per_node <= placed + room, name
 
 
 @settings(max_examples=150, deadline=None)
@@ -376,9 +444,11 @@ def test_no_job_is_allowed_more_than_its_machines_can_hold_whatever_happens(seed
     played = Played(Random(seed))
     for _ in range(events):
         played.happen()
-        before = sum(account.committed for account in played.ledger.accounts.values())
+        before_it = played.ledger
+        before = sum(account.committed for account in before_it.accounts.values())
         world, decision = played.round()
         check(played, decision)
+        check_growth(played, decision, before_it)
         promised = sum(account.committed for account in played.ledger.accounts.values())
         assert promised + sum(world.rigid.values()) <= max(world.capacity, before + sum(world.rigid.values()))
         for grant in decision.grants:
@@ -386,7 +456,8 @@ def test_no_job_is_allowed_more_than_its_machines_can_hold_whatever_happens(seed
         played.follow(decision)
     assert rested(played).changes == ()
     for name, places in played.nodes.items():
-        assert played.report(name).per_node > 1 or "" not in places, f"{name} waits for GPUs that it was allowed"
+        waits = any(not on for on, _ in places)
+        assert played.report(name).per_node > 1 or not waits, f"{name} waits for GPUs that it was allowed"
 
 
 def placed(jobs: Sequence[tuple[Service, str]], *machines: Machine, projects: Projects = PROJECTS) -> Played:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from elastic_launcher.quota.scheduling import Taint
-from elastic_launcher.quota.sources.machines import Machine, Pod
+from elastic_launcher.quota.sources.machine import Machine
+from elastic_launcher.quota.sources.machines import Pod
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
 from tests.support.quota_reports import report, service
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.sources.usable import MOST_UNIONS, Above, Stock, bounds_by_machines
+from elastic_launcher.quota.sources.usable import MOST_UNIONS, Stock, bounds_by_machines
 from tests.support.quota_jobs import job
 
 NOTHING: Mapping[str, Mapping[str, int]] = {}
@@ -25,7 +25,6 @@ def bounds(
     others: Mapping[str, int] = {},  # noqa: B006 - nobody changes it
     held: Mapping[str, Mapping[str, int]] = NOTHING,
     nodes: Mapping[str, int] = {},  # noqa: B006
-    above: Mapping[str, Above] = {},  # noqa: B006
     spare: int = 0,
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Returns what is left and what others hold, by the jobs' names and the GPUs of a node.
@@ -34,7 +33,7 @@ def bounds(
     """
     reports = [job(name, per_node=nodes.get(name, 1)) for name in jobs]
     usable = {name: frozenset(machines) for name, machines in jobs.items()}
-    found = bounds_by_machines(Stock(gpus, others, held), reports, usable, frozenset(gpus), above, spare)
+    found = bounds_by_machines(Stock(gpus, others, held), reports, usable, frozenset(gpus), spare)
     assert len({one.name for one in found}) == len(found)
     return {("".join(sorted(one.jobs)), one.per_node): (one.gpus, one.taken) for one in found}
 
@@ -95,43 +94,32 @@ def test_whole_nodes_must_fit_on_a_machine() -> None:
     assert bounds(gpus, {"x": "abc"}, nodes={"x": 2}, others={"c": 1}) == {("x", 2): (10, 1)}
 
 
+@pytest.mark.parametrize(
+    ("nodes", "held", "now", "smaller"),
+    [
+        ({"x": 8, "y": 1}, {"y": {"a": 1, "b": 1}}, 0, 2),
+        ({"x": 8, "y": 1}, {"y": {"a": 2}}, 8, 2),
+        ({"x": 8, "y": 1}, {"x": {"a": 8}, "y": {"b": 1}}, 8, 1),
+        ({"x": 4, "y": 1}, {"y": {"a": 1, "b": 5}}, 4, 6),
+        ({"x": 4, "y": 2}, {"y": {"a": 4, "b": 2}}, 8, 6),
+        ({"x": 2, "y": 3}, {"y": {"a": 3}}, 12, 3),
+        ({"x": 2, "y": 4}, {"y": {"a": 4}}, 16, 0),  # no node of multiples is in the way
+    ],
+)
+def test_whole_nodes_do_not_grow_onto_machines_where_smaller_nodes_of_other_jobs_are(
+    nodes: dict[str, int], held: dict[str, dict[str, int]], now: int, smaller: int
+) -> None:
+    reports = [job(name, per_node=per_node) for name, per_node in nodes.items()]
+    machines = frozenset("ab")
+    found = bounds_by_machines(Stock({"a": 8, "b": 8}, {}, held), reports, dict.fromkeys(nodes, machines), machines)
+    at_once = {one.per_node: (one.at_once.gpus, one.at_once.taken) for one in found if "x" in one.jobs}
+    assert at_once.get(nodes["x"], (16, 0)) == (now, smaller)
+    assert all(one.gpus == 16 for one in found if "x" in one.jobs), "others make room for them"
+
+
 def test_nodes_of_multiples_share_a_bound() -> None:
     found = bounds({"a": 7, "b": 8}, {"x": "ab", "y": "ab", "z": "ab"}, nodes={"x": 4, "y": 2, "z": 3})
     assert found == {("x", 4): (12, 0), ("z", 3): (12, 0), ("xy", 2): (14, 0)}
-
-
-SPOT = frozenset("b")
-
-
-@pytest.mark.parametrize(
-    ("jobs", "above", "held", "expected"),
-    [
-        # what is guaranteed to a project counts once
-        ({"x": "ab"}, {"x": Above(SPOT, "nlp", 2)}, {}, {("x", 1): (10, 0)}),
-        ({"x": "ab"}, {"x": Above(SPOT, "nlp", 0)}, {}, {("x", 1): (8, 0)}),
-        ({"x": "ab", "y": "ab"}, dict.fromkeys("xy", Above(SPOT, "nlp", 2)), {}, {("xy", 1): (10, 0)}),
-        (
-            {"x": "ab", "y": "ab"},
-            {"x": Above(SPOT, "nlp", 2), "y": Above(SPOT, "vision", 1)},
-            {},
-            {("xy", 1): (11, 0)},
-        ),
-        ({"x": "ab"}, {"x": Above(frozenset(), "nlp", 2)}, {}, {("x", 1): (2, 0)}),
-        # those that can be nowhere else have their machines beside them
-        ({"x": "ab", "y": "b"}, {"x": Above(SPOT, "nlp", 2)}, {}, {("y", 1): (8, 0), ("xy", 1): (10, 0)}),
-        ({"x": "b"}, {"x": Above(SPOT, "nlp", 2)}, {}, {("x", 1): (8, 0)}),
-        # what runs stays, though the guarantee has fallen
-        ({"x": "ab"}, {"x": Above(SPOT, "nlp", 2)}, {"x": {"a": 3, "b": 1}}, {("x", 1): (11, 0)}),
-        ({"x": "ab", "y": "ab"}, {"x": Above(SPOT, "nlp", 2)}, {"y": {"b": 3}}, {("x", 1): (7, 3)}),
-    ],
-)
-def test_nodes_above_the_guarantee_have_what_their_machines_leave(
-    jobs: dict[str, str],
-    above: dict[str, Above],
-    held: dict[str, dict[str, int]],
-    expected: dict[tuple[str, int], tuple[int, int]],
-) -> None:
-    assert bounds(TWO, jobs, above=above, held=held) == expected
 
 
 def test_machines_that_may_come_are_left_to_every_job() -> None:

@@ -261,4 +261,11 @@ def pod(gpus: int, space: str = "b", owner: str = "other", **more: Any) -> Pod:
 def test_pods_that_end_are_counted_until_they_are_gone(
     workloads: list[dict[str, Any]], pods: list[Pod], leaving: int
 ) -> None:
-    assert leave(kueue(PAIR, workloads), [elastic("bert", "a")], pods).leaving == leaving
+    found = leave(kueue(PAIR, workloads), [elastic("bert", "a")], pods).leaving
+    assert found == ({"m0": leaving} if leaving else {})
+
+
+def test_of_a_workload_those_pods_end_that_are_being_deleted() -> None:
+    pods = [pod(1, leaves=True), pod(2, machine="m1", leaves=True), pod(2, machine="m2")]
+    assert leave(kueue(PAIR, [rigid("b", 2, "b")]), [elastic("bert", "a")], pods).leaving == {"m0": 1, "m1": 2}
+    assert leave(kueue(PAIR, [rigid("b", 3)]), [elastic("bert", "a")], pods).leaving == {"m0": 1, "m1": 2, "m2": 2}

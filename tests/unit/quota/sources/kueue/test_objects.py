@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.quota.scheduling import Flavor, Scheduling, Taint, Toleration
 from elastic_launcher.quota.sources.kueue.objects import (
     ClusterQueue,
     Cohort,
@@ -14,12 +15,13 @@ from elastic_launcher.quota.sources.kueue.objects import (
     Workload,
     cluster_queue_of,
     cohort_of,
+    flavor_of,
     local_queue_of,
     whole,
     workload_of,
 )
 from elastic_launcher.quota.sources.kueue.tree import Quota
-from tests.support.kueue_objects import FLAVOR, GPU, cluster_queue, local_queue, workload
+from tests.support.kueue_objects import FLAVOR, GPU, cluster_queue, flavor, local_queue, workload
 
 
 @pytest.mark.parametrize(
@@ -111,3 +113,24 @@ def test_a_bad_workload_is_refused_by_its_name() -> None:
     assert workload_of(shown) == Refused(
         "Workload ml/job-bert-1: resourceUsage, nvidia.com/gpu: 'two' is no quantity of 0 or more"
     )
+
+
+def test_a_flavor_adds_labels_and_tolerations_and_wants_its_taints_tolerated() -> None:
+    found = flavor_of(
+        flavor(
+            nodeLabels={"pool": "spot"},
+            nodeTaints=[
+                {"key": "spot", "value": "true", "effect": "NoSchedule"},
+                {"key": "old", "effect": "PreferNoSchedule"},
+            ],
+            tolerations=[{"key": "team", "operator": "Exists", "effect": "NoSchedule"}],
+        )
+    )  # fmt: skip
+    adds = Scheduling((("pool", "spot"),), tolerations=(Toleration("team", exists=True, effect="NoSchedule"),))
+    assert found == Flavor("a100", adds, (Taint("spot", "true"),))
+    assert flavor_of({"metadata": {"name": "empty"}}) == Flavor("empty")
+
+
+def test_what_is_not_clear_of_a_flavor_excludes_no_machine() -> None:
+    found = flavor_of(flavor(nodeLabels=7, tolerations="all"))
+    assert found.adds.admits("m0", {}, [Taint("team")])

@@ -14,9 +14,9 @@ from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.kueue.objects import GROUP
 from tests.support.fake_cluster import FakeCluster
-from tests.support.kueue_objects import cluster_queue, local_queue, workload
+from tests.support.kueue_objects import cluster_queue, flavor, local_queue, workload
 from tests.support.quota_reports import report, service
-from tests.support.quota_sources import Seen, follow, pod
+from tests.support.quota_sources import Seen, follow, machine, pod
 
 DOCUMENT = parse_projects("{apiVersion: elastic-quota/v1, unmatched: refuse, capacity: {machines: {}, kueue: {}}}")
 _CIRCLE = "is its own ancestor; nothing grows until it is not"
@@ -282,6 +282,44 @@ def test_missing_rights_name_the_overlay(monkeypatch: pytest.MonkeyPatch) -> Non
     follow(steps, cluster=cluster)
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_flavors_say_which_machines_count(version: str) -> None:
+    async def steps(seen: Seen) -> None:
+        taints = [{"key": "team", "value": "nlp", "effect": "NoSchedule"}]
+        await seen.cluster.put("nodes", machine("m1", 4) | {"spec": {"taints": taints}})
+        await put_queues(seen, version=version)
+        found = await projects(seen, {"all", "nlp", "vision"})
+        await seen.world(lambda world: world.capacity == 12, found)  # a flavor that is not there excludes none
+        await seen.cluster.put("resourceflavors", flavor())
+        await seen.world(lambda world: world.capacity == 8, found)
+        await seen.cluster.put("resourceflavors", flavor(tolerations=[{"key": "team", "operator": "Exists"}]))
+        await seen.world(lambda world: world.capacity == 12, found)
+        await seen.cluster.put("resourceflavors", flavor(nodeLabels={"pool": "a100"}))
+        await seen.world(lambda world: world.capacity == 0, found)
+
+    assert not follow(steps, cluster=there(version)).said
+
+
+def test_without_the_right_to_read_flavors_all_machines_count_and_it_is_said_once() -> None:
+    cluster = there()
+    cluster.forbidden = {("list", "resourceflavors"), ("watch", "resourceflavors")}
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("resourceflavors", flavor(nodeLabels={"pool": "a100"}))
+        await put_queues(seen)
+        await seen.cluster.put("services", queued("bert", "nlp"))
+        found = await projects(seen, {"all", "nlp", "vision"})
+        for _ in range(2):
+            world = await seen.world(lambda world: world.capacity == 8 and bool(world.jobs), found)
+        assert [grant.allowed for grant in decide(world, found, Ledger(), seen.now).grants] == [8], "it is not stale"
+
+    (said,) = follow(steps, cluster=cluster).said
+    assert said == (
+        "Kueue's resourceflavors can't be read (may not list resourceflavors; manifests/overlays/quota-kueue grants "
+        "that): machines count whatever their taints and labels are"
+    )
+
+
 def test_a_job_gets_back_what_its_queue_has_lent_though_all_machines_are_full() -> None:
     async def steps(seen: Seen) -> None:
         await put_queues(seen)
@@ -320,6 +358,35 @@ def test_borrowed_gpus_move_to_the_queue_that_owns_them_only_once_kueue_can_admi
         assert {grant.job: grant.allowed for grant in third.grants} == {"bert": 4, "resnet": 0}, "bert holds them still"
 
     follow(steps, cluster=there())
+
+
+@pytest.mark.parametrize(
+    ("spec", "counts"),
+    [
+        ({"unschedulable": True}, 5),  # cordoned: it counts for what is held there
+        ({"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}, 0),
+    ],
+)
+def test_pods_that_end_on_a_machine_that_takes_no_pods_free_nothing(spec: dict[str, Any], counts: int) -> None:
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen)
+        await seen.cluster.put("services", queued("bert", "nlp"))
+        await seen.cluster.put("nodes", machine("m1", 8))
+        await seen.cluster.put("nodes", machine("m0", 8) | {"spec": spec})
+        await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 5, "vision"))
+        await seen.cluster.put("pods", admitted(pod("sweep", 5, "vision"), "sweep"))
+        found = await projects(seen, {"all", "nlp", "vision"})
+        world = await seen.world(lambda world: bool(world.rigid) and world.capacity == 8 + counts, found)
+        await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 5, active=False))
+        world = await seen.world(lambda world: not world.rigid and bool(world.jobs), found)
+        assert (world.capacity, world.leaving) == (8, 0)
+        assert [grant.allowed for grant in decide(world, found, Ledger(), seen.now).grants] == [8]
+        await seen.cluster.delete("pods", "sweep", "vision")
+        await seen.cluster.put("nodes", machine("m2", 4))
+        world = await seen.world(lambda world: world.capacity != 8, found)
+        assert (world.capacity, world.leaving) == (12, 0)
+
+    assert not follow(steps, cluster=there()).said
 
 
 def test_a_job_grows_onto_the_gpus_of_an_evicted_workload_only_once_its_pods_are_gone() -> None:

@@ -1,0 +1,151 @@
+"""Bounds jobs with two kinds of nodes by the machines of each kind: nodes within the guarantee, and those above it.
+
+The nodes of each kind count as a job of their own, so `usable` says what the machines leave to them. How many of a
+job's nodes are within the guarantee is decided later, by what is guaranteed to its project. So in a bound on what jobs
+may have in all, nodes above the guarantee count as all of the job's nodes, less what their projects are guaranteed.
+
+Invariant: jobs within these bounds, and within those of all machines that they can use, can be divided into nodes of
+the two kinds so that all of them find a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.rounds.world import Besides, Bound, above_of, within_of
+from elastic_launcher.quota.sources.usable import MOST_UNIONS, Stock, bounds_by_machines
+
+_Held = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The two kinds of a job's nodes.
+
+    Attributes:
+        within: The machines that nodes within the guarantee can use.
+        above: Those that nodes above it can use.
+        held_within: What nodes within the guarantee hold, by machine.
+        held_above: What nodes above it hold.
+        project: The job's project.
+        guaranteed: What is left for jobs of what that is guaranteed.
+    """
+
+    within: frozenset[str]
+    above: frozenset[str]
+    held_within: _Held
+    held_above: _Held
+    project: str
+    guaranteed: int
+
+    @property
+    def placed(self) -> tuple[int, int]:
+        """GPUs of its nodes that have a place: within the guarantee, and above it."""
+        return sum(self.held_within.values()), sum(self.held_above.values())
+
+    def is_inside(self, job: str, bound: Bound) -> bool:
+        """Returns whether a bound of machines holds for all of the nodes; a kind without machines has no nodes."""
+        within, above = within_of(job) in bound.jobs, above_of(job) in bound.jobs
+        return (within and (above or not self.above)) or (above and not self.within)
+
+
+def bounds_of_kinds(
+    stock: Stock,
+    jobs: Sequence[Job],
+    usable: Mapping[str, frozenset[str]],
+    every: frozenset[str],
+    kinds: Mapping[str, Kinds],
+    spare: int = 0,
+) -> list[Bound]:
+    """Returns what machines leave to nodes of each kind; nodes of a kind are named by `within_of` and `above_of`.
+
+    Args:
+        stock: The GPUs.
+        jobs: Those that count.
+        usable: The machines that each job's pods can use, by the job's id.
+        every: All machines that the capacity counts in full.
+        kinds: The kinds of nodes, by the ids of the jobs where they can use different machines.
+        spare: GPUs of machines that may come.
+    """
+    held = {job: gpus for job, gpus in stock.held.items() if job not in kinds}
+    machines = {job: names for job, names in usable.items() if job not in kinds}
+    nodes = [job for job in jobs if job.id not in kinds]
+    for job in jobs:
+        if (own := kinds.get(job.id)) is not None:
+            for name, where, there in (
+                (within_of(job.id), own.within, own.held_within),
+                (above_of(job.id), own.above, own.held_above),
+            ):
+                nodes.append(replace(job, id=name))
+                machines[name], held[name] = where, there
+    both = [within | above for within, above in {(own.within, own.above) for own in kinds.values()}]
+    return bounds_by_machines(replace(stock, held=held), nodes, machines, every, spare, both)
+
+
+def bounds_above(bounds: Iterable[Bound], jobs: Iterable[Job], kinds: Mapping[str, Kinds]) -> list[Bound]:
+    """Returns what jobs may have in all, so that their nodes above the guarantee have a place.
+
+    Args:
+        bounds: What machines leave to nodes of each kind.
+        jobs: Those that count.
+        kinds: The kinds of nodes, as for `bounds_of_kinds`.
+    """
+    per_node = {job.id: job.per_node for job in jobs}
+    found: dict[tuple[frozenset[str], frozenset[str], int], Bound] = {}
+    for bound in bounds:
+        inside = frozenset(job for job in per_node if job in bound.jobs)
+        inside |= frozenset(job for job, own in kinds.items() if own.is_inside(job, bound))
+        above = frozenset(job for job in kinds if above_of(job) in bound.jobs) - inside
+        if above:
+            within = sum(
+                one.placed[0] for job, one in kinds.items() if within_of(job) in bound.jobs and job not in inside
+            )
+            left = replace(
+                bound,
+                jobs=inside | above,
+                gpus=max(0, bound.gpus - within),
+                above=above,
+                now=None if bound.now is None else max(0, bound.now - within),
+            )
+            key = inside, above, bound.per_node
+            found[key] = min(found.get(key, left), left, key=lambda one: one.gpus)
+    _join(found, kinds)
+    return [_with_guarantees(bound, kinds) for bound in sorted(found.values(), key=lambda one: one.name)]
+
+
+def _join(found: dict[tuple[frozenset[str], frozenset[str], int], Bound], kinds: Mapping[str, Kinds]) -> None:
+    """Adds bounds of machines that have none in common, where jobs of one project share its guarantee."""
+    each = list(found.items())
+    most = len(each) + MOST_UNIONS
+    for number, ((inside, above, step), bound) in enumerate(each):  # it grows meanwhile
+        for (others, others_above, other_step), other in each[:number]:
+            key = inside | others, above | others_above, step
+            projects = {kinds[job].project for job in above} & {kinds[job].project for job in others_above}
+            if step != other_step or bound.jobs & other.jobs or not projects or key in found or len(each) >= most:
+                continue
+            joined = replace(
+                bound,
+                name=f"{other.name} + {bound.name}",
+                jobs=bound.jobs | other.jobs,
+                above=bound.above | other.above,
+                gpus=bound.gpus + other.gpus,
+                taken=bound.taken + other.taken,
+                now=None if bound.now is None or other.now is None else bound.now + other.now,
+            )
+            found[key] = joined
+            each.append((key, joined))
+
+
+def _with_guarantees(bound: Bound, kinds: Mapping[str, Kinds]) -> Bound:
+    """Returns a bound with what jobs have besides: their guarantee in whole nodes, or what such nodes hold already."""
+    found: dict[str, Besides] = {}
+    for job in bound.above:
+        own = kinds[job]
+        within, above = own.placed
+        guaranteed = own.guaranteed // bound.per_node * bound.per_node
+        before = found.get(own.project, Besides(own.project, guaranteed))
+        found[own.project] = replace(before, within=before.within + within, above=before.above + above)
+    beside = tuple(found[project] for project in sorted(found))
+    return replace(bound, name=f"{bound.name}, above the guarantee", beside=beside)
