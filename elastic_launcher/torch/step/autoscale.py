@@ -16,7 +16,6 @@ from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.statistical_epochs import gains_at
 from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
 
-
 REFRESH_STEPS = 64  # how often gains are compared: they follow averages over many more steps
 LEAST_MOVE = 0.05  # of a gain, as a share: learning rates and progress are off by no more
 
