@@ -118,6 +118,11 @@ class NoiseAverages:
         """Returns the averages of so many groups: new ones have none, and the last ones go."""
         return NoiseAverages((*self.groups[:count], *(Average() for _ in range(count - len(self.groups)))))
 
+    def rearranged(self, came_from: Sequence[int | None]) -> NoiseAverages:
+        """Returns the averages of groups that had other numbers before; None is a new group's."""
+        known = self.groups
+        return NoiseAverages(tuple(Average() if one is None or one >= len(known) else known[one] for one in came_from))
+
     def updated(self, estimates: Mapping[int, Estimate], kept: float) -> NoiseAverages:
         """Returns the averages after a step; the same ones if a gradient of it was not finite.
 

@@ -132,6 +132,8 @@ def _join(found: dict[tuple[frozenset[str], frozenset[str], int], Bound], kinds:
                 above=bound.above | other.above,
                 gpus=bound.gpus + other.gpus,
                 taken=bound.taken + other.taken,
+                movable=bound.movable + other.movable,
+                holders=(*other.holders, *bound.holders),
                 now=None if bound.now is None or other.now is None else bound.now + other.now,
             )
             found[key] = joined

@@ -259,7 +259,12 @@ class _Counting:
         capacity = self._of_machines(machines, every)
         self.open = {one.name: one.name in every for one in machines if not one.goes}
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
-        world = replace(world, capacity=capacity, machines=emptied)
+        foreign = sum(
+            min(self._by_others.get(one.name, 0), one.resources[self._resource])
+            for one in machines
+            if one.name in every
+        )
+        world = replace(world, capacity=capacity, machines=emptied, foreign=foreign)
         if self._by_workloads:
             return world
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
@@ -269,12 +274,7 @@ class _Counting:
         of_kinds = bounds_of_kinds(stock, jobs, usable, every, two, spare) if two else []
         bounds += bounds_above(of_kinds, jobs, two)
         placed = MappingProxyType({job: one.placed for job, one in two.items()})
-        foreign = sum(
-            min(self._by_others.get(one.name, 0), one.resources[self._resource])
-            for one in machines
-            if one.name in every
-        )
-        return replace(world, foreign=foreign, bounds=tuple(bounds), kinds=tuple(of_kinds), placed=placed)
+        return replace(world, bounds=tuple(bounds), kinds=tuple(of_kinds), placed=placed)
 
     def _machines_of(
         self, machines: Iterable[Machine], asked: Scheduling, flavors: Sequence[Flavor] | None

@@ -68,6 +68,11 @@ class Moment:
         pending = self.pending if self.pending is not None and len(self.pending.small) == count else None
         return Moment(self.averages.resized(count), pending)
 
+    def rearranged(self, came_from: Sequence[int | None]) -> Moment:
+        """Returns the same for groups that had other numbers before; None is a new group's."""
+        same = list(came_from) == list(range(len(self.averages.groups)))
+        return self if same else Moment(self.averages.rearranged(came_from))
+
 
 class NoiseMeter:
     """The gradient noise of one job, measured by one process.
@@ -101,8 +106,9 @@ class NoiseMeter:
         self.progress = Progress()
         self.phase = PhaseProgress()
         self.counted = 0
-        self._now = self._before = Moment()
-        self._tag = (-1, -1)  # step and call of the reduction after which it is now
+        self._now = Moment()
+        self._of = -1  # the step of the reduction after which it is now
+        self._before: dict[int, Moment] = {}  # each call of that step
         self._found: tuple[Moment, tuple[int, int]] | None = None
         self._claims: dict[int, int] = {}
 
@@ -131,9 +137,18 @@ class NoiseMeter:
         """
         if not self._norms.follow():
             return False
-        count = self._norms.count
-        self._now, self._before = self._now.resized(count), self._before.resized(count)
+        came_from = self._norms.came_from
+        if came_from is None:  # what is known is of a peer or a checkpoint
+            self._resize(self._norms.count)
+            return True
+        self._now = self._now.rearranged(came_from)
+        self._before = {call: moment.rearranged(came_from) for call, moment in self._before.items()}
+        self.gains = {step: _rearranged(held, came_from) for step, held in self.gains.items()}
         return True
+
+    def _resize(self, count: int) -> None:
+        self._now = self._now.resized(count)
+        self._before = {call: moment.resized(count) for call, moment in self._before.items()}
 
     def groups_of(self, parameters: Iterable[torch.Tensor]) -> list[int]:
         """Returns the number of each parameter's group (see `SquareNorms.groups_of`)."""
@@ -181,8 +196,8 @@ class NoiseMeter:
             alone: Whether there is no other rank.
             speaks: Whether it is this rank's measurement of the last reduced gradient that counts.
         """
-        if (self.step, slot.call) == self._tag:
-            self._now = self._before  # the step is done again
+        if self.step == self._of and slot.call in self._before:
+            self._now = self._before[slot.call]  # the step is done again, from this call or an earlier one on
         if alone:
             return
         slot.last = None  # needed by a rank alone
@@ -222,8 +237,12 @@ class NoiseMeter:
 
     def commit(self) -> None:
         """Counts what `read` found: the reduction is done, on this rank and so in the state that peers may take."""
-        if self._found is not None:
-            self._before, (self._now, self._tag), self._found = self._now, self._found, None
+        if self._found is None:
+            return
+        (found, (step, call)), self._found = self._found, None
+        earlier = self._before if step == self._of else {}
+        self._before = {**{one: moment for one, moment in earlier.items() if one < call}, call: self._now}
+        self._now, self._of = found, step
 
     def _measure_all(self, layout: Layout) -> torch.Tensor:
         for bucket in layout.buckets:
@@ -297,7 +316,8 @@ class NoiseMeter:
         gains = [[step, *held] for step, held in self.gains.items()]
         phase = [self.phase.phase, self.phase.epoch_samples, self.phase.progress.samples, self.phase.left]
         told = {"gains": gains, "progress": [self.progress.samples, self.counted], "phase": phase}
-        return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag), **told}
+        before = [[call, _pack(moment)] for call, moment in self._before.items()]
+        return {"now": _pack(self._now), "before": before, "of": self._of, **told}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from `state_dict`; from nothing with {}, as of a checkpoint without averages.
@@ -305,16 +325,22 @@ class NoiseMeter:
         Raises:
             ValueError: If it is something else.
         """
-        self._now, self._before, self._tag = Moment(), Moment(), (-1, -1)
+        self._now, self._before, self._of = Moment(), {}, -1
         self.gains = {step: tuple(held) for step, *held in state.get("gains", ())}
         samples, self.counted = state.get("progress", (0.0, 0))
         phase, epoch_samples, of_phase, left = state.get("phase", (-1, 1, 0.0, 0))
         self.progress, self.phase = Progress(samples), PhaseProgress(phase, epoch_samples, Progress(of_phase), left)
         if state:
-            step, call = state["tag"]
-            self._now, self._before, self._tag = _unpack(state["now"]), _unpack(state["before"]), (step, call)
+            self._now, self._of = _unpack(state["now"]), state["of"]
+            self._before = {call: _unpack(moment) for call, moment in state["before"]}
         if count := self._norms.count:
-            self._now, self._before = self._now.resized(count), self._before.resized(count)
+            self._resize(count)
+
+
+def _rearranged(gains: tuple[float, ...], came_from: Sequence[int | None]) -> tuple[float, ...]:
+    """Returns the gains of groups that had other numbers before; a new group has the gain of all parameters."""
+    overall, *own = gains
+    return overall, *(overall if one is None or one >= len(own) else own[one] for one in came_from)
 
 
 def _floats(numbers: Numbers) -> list[float]:

@@ -48,6 +48,9 @@ class SquareNorms:
     Args:
         optimizers: The prepared ones; their groups are numbered through.
         scalers: The prepared gradient scalers.
+
+    Attributes:
+        came_from: The number that each group had before the last change, None for a new one; None before the second.
     """
 
     def __init__(self, optimizers: list[Optimizer], scalers: list[torch.amp.GradScaler]) -> None:
@@ -55,6 +58,8 @@ class SquareNorms:
         self._scalers = scalers
         self._groups: list[tuple[Optimizer, dict[str, Any]]] = []
         self._sizes: list[tuple[int, int]] = []
+        self._lengths: list[int] = []
+        self.came_from: list[int | None] | None = None
         self._squares: list[tuple[int, torch.Tensor]] = []
         self._counts: dict[tuple[int, ...], list[float]] = {}
         self._pieces: weakref.WeakKeyDictionary[Run, list[Piece]] = weakref.WeakKeyDictionary()
@@ -76,7 +81,9 @@ class SquareNorms:
         if sizes == self._sizes:
             return False
         _check(self._optimizers, self._scalers)
-        self._groups, self._sizes = groups, sizes
+        lengths = [len(optimizer.param_groups) for optimizer in self._optimizers]
+        self.came_from = _came_from(self._lengths, lengths) if self._lengths else None
+        self._groups, self._sizes, self._lengths = groups, sizes, lengths
         return True
 
     def groups_of(self, parameters: Iterable[torch.Tensor]) -> list[int]:
@@ -254,3 +261,14 @@ def _square_norm(flat: torch.Tensor) -> torch.Tensor:
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Returns the type in which numbers of a type are added up."""
     return dtype if dtype == torch.float64 else torch.float32
+
+
+def _came_from(before: Sequence[int], now: Sequence[int]) -> list[int | None]:
+    """Returns the number that each group had, by how many each optimizer had and has: new ones come last in theirs."""
+    starts = [sum(before[:number]) for number in range(len(before))]
+    known = [*zip(starts, before, strict=True), *((0, 0) for _ in now[len(before) :])]
+    return [
+        start + place if place < had else None
+        for (start, had), has in zip(known, now, strict=True)
+        for place in range(has)
+    ]

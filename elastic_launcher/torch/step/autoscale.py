@@ -22,7 +22,6 @@ from elastic_launcher.torch.step.step_times import time_step
 
 FLAG = BY_KEY["autoscale_batch_size"].flag
 
-
 REFRESH_STEPS = 64  # how often gains are compared: they follow averages over many more steps
 LEAST_MOVE = 0.05  # of a gain, as a share: learning rates and progress are off by no more
 

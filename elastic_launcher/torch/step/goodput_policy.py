@@ -42,6 +42,7 @@ def check_installed() -> None:
 class _Question:
     """What is to be decided."""
 
+    turn: int
     batch_size: int
     world_size: int
     machines: int
@@ -57,24 +58,27 @@ class GoodputPolicy:
         self._session = session
         self._now = (0, 0)  # batch and world size of the last step
         self._steps = 0  # that had them
+        self._turn = 0  # counts how often these have changed
         self._began: float | None = None
         self._decided = 0.0
         self._thread: threading.Thread | None = None
         self._failed = False
-        self._answer: tuple[tuple[int, int], BatchChange] | None = None
+        self._answer: tuple[int, BatchChange] | None = None  # with the turn that it is for
 
     def note_step(self, batch_size: int, samples: int, world_size: int) -> None:
         """Counts a step that is complete, and was timed; see `Policy`."""
         if (batch_size, world_size) != self._now:
-            self._now, self._steps = (batch_size, world_size), 0
+            self._now, self._steps, self._turn = (batch_size, world_size), 0, self._turn + 1
         self._steps += self._session.pace.steady is not None and samples == batch_size
 
     def propose(self, step: int, batch_size: int, world_size: int) -> BatchChange | None:
-        """Returns what was decided for this batch and world size, once; see `Policy`."""
+        """Returns what was decided for this batch and world size, once; see `Policy`. What was decided before others
+        held in between is out of date.
+        """
         answer, asked = self._answer, (batch_size, world_size)
         if answer is not None:
             self._answer = None
-            if answer[0] == asked:
+            if asked == self._now and answer[0] == self._turn:
                 return answer[1]
         if self._is_due(asked):
             self._ask(batch_size, world_size)
@@ -95,7 +99,13 @@ class GoodputPolicy:
             return
         self._decided = time.monotonic()
         question = _Question(
-            batch_size, world_size, machines_of(world_size), known_bounds(session), noise, tuple(session.times)
+            self._turn,
+            batch_size,
+            world_size,
+            machines_of(world_size),
+            known_bounds(session),
+            noise,
+            tuple(session.times),
         )
         self._thread = start_thread("elastic-decide-batch", self._decide, question)
 
@@ -111,4 +121,4 @@ class GoodputPolicy:
             warnings.warn(said, stacklevel=1)
             return
         if change is not None:
-            self._answer = (question.batch_size, question.world_size), change
+            self._answer = question.turn, change

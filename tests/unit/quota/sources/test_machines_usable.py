@@ -464,7 +464,7 @@ def placed(jobs: Sequence[tuple[Service, str]], *machines: Machine, projects: Pr
     """Returns jobs that hold nodes of one GPU, on the machines that are named after each."""
     played = Played(Random(0), {one.name: one for one in machines}, projects=projects)
     for one, places in jobs:
-        played.services[one.id], played.nodes[one.id] = one, places.split()
+        played.services[one.id], played.nodes[one.id] = one, [(on, False) for on in places.split()]
         report = replace(played.report(one.id), held=len(places.split()))
         played.services[one.id] = replace(one, job=report)
     return played

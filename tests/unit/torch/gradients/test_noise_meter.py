@@ -357,22 +357,29 @@ def test_without_it_nothing_is_measured_and_nothing_rides_along(monkeypatch: pyt
 class Played:
     """One rank whose steps a test plays by hand; two of them exchange what they write."""
 
-    def __init__(self, group: ThreadGroup, model: nn.Module) -> None:
+    def __init__(self, group: ThreadGroup, model: nn.Module, *parts: nn.Module) -> None:
         self.job = thread_job(group, BATCH, BATCH)
         self.group = group
-        self.job.prepare(model, still(model))
+        self.job.prepare(model, *map(still, parts or (model,)))
         self.model, self.meter = model, self.job._session.measure_noise()
 
     def step(self, step: int, *, counts: bool = True) -> None:
         """Reduces a step; ``counts``: this rank is not among those that lost the reduction."""
-        reducer = self.job._session.reducer
+        self.begin(step)
+        self.reduce(step, counts=counts)
+
+    def begin(self, step: int) -> None:
         self.job._session.buffers.begin_step()
-        reducer.begin_step()
+        self.job._session.reducer.begin_step()
         self.meter.step = step
-        slot = reducer.slot(0, None, -1)
+
+    def reduce(self, step: int, part: nn.Module | None = None, call: int = 0, *, counts: bool = True) -> None:
+        """Reduces a call of the step, for a part of the model or for all of it."""
+        reducer = self.job._session.reducer
+        slot = reducer.slot(call, None if part is None else list(part.parameters()), -1 if part is None else call)
         size = BATCH // self.group.world_size
         first = step * BATCH + self.group.rank * size
-        loss = self.model(DATA[first : first + size])
+        loss = (part or self.model)(DATA[first : first + size])
         reducer.accumulate(slot, loss, scale=size / BATCH, weight=float(size), logged=loss, samples=size, group=None)
         reducer.reduce(slot, self.group, Signals(position=0), samples=size, count=BATCH)  # type: ignore[arg-type]
         if counts:
@@ -400,6 +407,44 @@ def test_a_step_that_is_done_again_counts_once_on_all_ranks() -> None:
     wanted = run_ranks(2, undisturbed)
     assert wanted[0].groups[0].weight > 0
     assert run_ranks(2, broken) == wanted
+
+
+def test_a_step_of_two_calls_that_is_done_again_counts_once_on_all_ranks() -> None:
+    """One rank has both calls, and the other lost the second: nothing of either was applied."""
+
+    def two(group: ThreadGroup, lost: int) -> NoiseAverages:
+        model = nn.ModuleList([Quadratic(), Quadratic()])
+        rank = Played(group, model, *model)
+        for step in range(6):
+            for again in range(1 + (step == lost)):
+                rank.begin(step)
+                for call, part in enumerate(model):
+                    last = again == (step == lost)
+                    rank.reduce(step, part, call, counts=last or call == 0 or group.rank == 1)
+        return rank.meter.averages
+
+    wanted = run_ranks(2, lambda group: two(group, -1))
+    assert wanted[0].groups[0].weight > 0 and wanted[0] == wanted[1]
+    for lost in (2, 3):
+        assert run_ranks(2, lambda group, lost=lost: two(group, lost)) == wanted
+
+
+def test_groups_that_come_in_between_keep_what_is_known_of_the_others() -> None:
+    def grown(group: ThreadGroup) -> None:
+        models = [Quadratic(), Quadratic(), Quadratic()]
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in models[:2]]
+        meter = NoiseMeter(optimizers, [], lambda: BATCH)
+        numbers = [1.0, 2.0, 0.5, 3.0, 4.0, 0.5]
+        meter.follow()
+        meter.load_state_dict({**meter.state_dict(), "now": {"averages": numbers, "pending": None}})
+        meter.gains = {0: (1.0,), 4: (2.0, 1.5, 3.0)}
+        assert not meter.follow()
+        optimizers[0].add_param_group({"params": list(models[2].parameters())})
+        assert meter.follow()
+        assert meter.averages.to_numbers() == [*numbers[:3], 0.0, 0.0, 0.0, *numbers[3:]]
+        assert meter.gains == {0: (1.0, 1.0, 1.0, 1.0), 4: (2.0, 1.5, 2.0, 3.0)}
+
+    run_ranks(1, grown)
 
 
 def test_a_rank_that_lost_a_reduction_adopts_the_averages_of_one_that_did_not() -> None:

@@ -118,6 +118,20 @@ def test_a_decision_for_other_ranks_is_dropped() -> None:
     on_one_rank(body)
 
 
+def test_a_decision_is_dropped_once_another_batch_has_held() -> None:
+    def body(group: ThreadGroup) -> None:
+        job, policy = adaptive(group, NOISY)
+        note(job, policy, FEWEST_STEPS)
+        assert policy.propose(0, FIRST, 1) is None and policy._thread is not None
+        policy._thread.join()
+        note(job, policy, 1, size=2 * FIRST)
+        note(job, policy, 1)
+        assert policy._answer is not None
+        assert policy.propose(1, FIRST, 1) is None and policy._answer is None
+
+    on_one_rank(body)
+
+
 def test_scipy_is_asked_for_by_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
 
