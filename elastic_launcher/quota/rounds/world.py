@@ -57,6 +57,7 @@ class Bound:
         taken: GPUs of these machines that all others hold.
         above: Those of the jobs of which only nodes above the guarantee count, for the others have machines besides.
         beside: What each project's jobs of these have besides.
+        whole: Whether it is as it holds for one of the other jobs.
         now: What of ``gpus`` is there in whole nodes while others keep their smaller nodes; None for all.
         smaller: GPUs of these machines that such nodes hold.
     """
@@ -68,6 +69,7 @@ class Bound:
     taken: int = 0
     above: frozenset[str] = frozenset()
     beside: tuple[Besides, ...] = ()
+    whole: bool = False
     now: int | None = None
     smaller: int = 0
 
@@ -80,7 +82,7 @@ class Bound:
 
     def of(self, job: str) -> Bound:
         """Returns the bound as it holds for one of its jobs."""
-        return self if job in self.above else replace(self, above=frozenset(), beside=())
+        return replace(self, whole=True) if self.above and job not in self.above else self
 
     def besides(self, project: str) -> Besides:
         """Returns what jobs of a project have besides."""
@@ -88,7 +90,7 @@ class Bound:
 
     def most(self, project: str) -> int:
         """Returns the most that jobs of a project may have, with what they have besides."""
-        return self.besides(project).most(self.gpus)
+        return self.gpus if self.whole else self.besides(project).most(self.gpus)
 
     def taken_by(self, jobs: Mapping[str, tuple[str, int]]) -> int:
         """Returns what jobs take of the bound.
