@@ -36,7 +36,7 @@ class Room:
             self._below[above.name] = self._below.get(above.name, 0) + gpus
         for bound in bounds:
             more = gpus
-            if bound.above:
+            if bound.above and not bound.whole:
                 has, besides = self._above.get((bound.name, name), 0), bound.besides(name)
                 self._above[bound.name, name] = has + gpus
                 more = besides.taken(has + gpus) - besides.taken(has)
@@ -54,7 +54,7 @@ class Room:
 
     def _within_bound(self, bound: Bound, name: str) -> int:
         left = bound.gpus - self._bound.get(bound.name, 0)
-        if not bound.above:
+        if bound.whole or not bound.above:
             return left
         has, besides = self._above.get((bound.name, name), 0), bound.besides(name)
         return besides.most(left + besides.taken(has)) - has

@@ -59,6 +59,7 @@ class Bound:
         movable: How many more ``gpus`` were without the jobs that hold some of the machines and can use others too.
         above: Those of the jobs of which only nodes above the guarantee count, for the others have machines besides.
         beside: What each project's jobs of these have besides.
+        whole: Whether it is as it holds for one of the other jobs.
         now: What of ``gpus`` is there in whole nodes while others keep their smaller nodes; None for all.
         smaller: GPUs of these machines that such nodes hold.
     """
@@ -72,6 +73,7 @@ class Bound:
     holders: tuple[tuple[str, int], ...] = field(default=(), hash=False)  # it is long, and bounds are looked up often
     above: frozenset[str] = frozenset()
     beside: tuple[Besides, ...] = ()
+    whole: bool = False
     now: int | None = None
     smaller: int = 0
 
@@ -84,7 +86,7 @@ class Bound:
 
     def of(self, job: str) -> Bound:
         """Returns the bound as it holds for one of its jobs."""
-        return self if job in self.above else replace(self, above=frozenset(), beside=())
+        return replace(self, whole=True) if self.above and job not in self.above else self
 
     def besides(self, project: str) -> Besides:
         """Returns what jobs of a project have besides."""
@@ -92,7 +94,7 @@ class Bound:
 
     def most(self, project: str) -> int:
         """Returns the most that jobs of a project may have, with what they have besides."""
-        return self.besides(project).most(self.gpus)
+        return self.gpus if self.whole else self.besides(project).most(self.gpus)
 
     def taken_by(self, jobs: Mapping[str, tuple[str, int]]) -> int:
         """Returns what jobs take of the bound.

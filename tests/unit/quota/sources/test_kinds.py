@@ -16,7 +16,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Besides, Bound, World
 from elastic_launcher.quota.scheduling import Scheduling
 from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
 from elastic_launcher.quota.sources.machine import Machine
@@ -283,3 +283,20 @@ def test_a_job_that_could_use_more_nodes_of_a_kind_gets_them() -> None:
         taken = sum(pod.resources[GPU] for pod in pods)
         within = min(owned - taken, max(0, guaranteed - taken))
         assert hints(decision) == {"bert": (within, within + spot)}
+
+
+def test_a_bound_counts_of_each_job_what_has_no_other_machines() -> None:
+    beside = (Besides("nlp", 2),)
+    bound = Bound("spot", frozenset({"x", "y"}), 4, 1, above=frozenset({"x"}), beside=beside)
+    has = {"x": ("nlp", 5), "y": ("nlp", 1), "z": ("nlp", 9)}
+    assert [bound.of(name).taken_by(has) for name in "xy"] == [4, 4]
+    assert [bound.of(name).most("nlp") for name in "xy"] == [6, 4]
+
+
+@pytest.mark.parametrize(
+    "besides", [Besides("nlp", 0), Besides("nlp", 3), Besides("nlp", 2, 3, 4), Besides("nlp", 5, 1, 2)]
+)
+def test_what_jobs_may_have_besides_is_the_most_that_takes_no_more(besides: Besides) -> None:
+    for taken in range(9):
+        most = besides.most(taken)
+        assert besides.taken(most) <= taken < besides.taken(most + 1)
