@@ -246,7 +246,7 @@ def test_a_batch_that_adapts_by_goodput_replays_through_a_resize(tmp_path: Path)
     settings = options(tmp_path, sizes={}, pace=0.02, batch=8)
     with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, settings, cwd=tmp_path) as job:
         formed(job, 2, 0)
-        changed = job.events.wait("batch_changed", timeout=LONG)
+        changed = job.events.wait("batch_changed", lambda event: event["old"] != event["new"], LONG)
         allow(hints, 1)
         last = formed(job, 1, 1)
         job.events.wait("progress", lambda event: event["step"] > last["first_step"] + 5, LONG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -218,4 +219,6 @@ def report_changes(session: Session) -> None:
     if proposal is None or proposal.new != used.entries[-1][1]:
         session.report(BatchChanged(used.entries, gains))
         return
-    session.report(BatchChanged(used.entries, gains, proposal.noise_scale, proposal.reason))
+    scale = proposal.noise_scale  # without bound where no signal was seen
+    known = scale if scale is not None and math.isfinite(scale) else None
+    session.report(BatchChanged(used.entries, gains, known, proposal.reason))

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 import elastic_launcher.torch as elastic
-from elastic_launcher.torch.step import autoscale, goodput_policy
+from elastic_launcher.torch.step import autoscale, goodput_policy, step_times
 
 KEYS: dict[str, Any] = {
     "folder": ".",  # ledgers, the final model, the stop file, the save file
@@ -180,8 +180,7 @@ def main() -> None:
         if OPTIONS["sizes"]:
             autoscaling.policy = ScriptedPolicy({int(step): size for step, size in OPTIONS["sizes"].items()})
         else:  # decisions sooner than a usual training needs them
-            goodput_policy.FEWEST_ESTIMATES, goodput_policy.INTERVAL = 0.01, 0.1
-            autoscale.REFRESH_STEPS = 16
+            step_times.FEWEST_ESTIMATES, goodput_policy.INTERVAL, autoscale.REFRESH_STEPS = 0.01, 0.1, 16
     slow = OPTIONS["slow_forward"] if joiner else 0.0
 
     def bits() -> str:
