@@ -274,7 +274,7 @@ def test_the_averages_of_the_gradient_noise_are_saved_and_a_checkpoint_without_t
 
     without, state = training(4), training(4)
     moment = {"averages": [0.1, 1 / 3, 0.5], "pending": [[0], [2.5], [float("nan")], 3.0, 24.0]}
-    measured(state).load_state_dict({"now": moment, "before": moment | {"pending": None}, "tag": [20, 0]})
+    measured(state).load_state_dict({"now": moment, "before": [[0, moment | {"pending": None}]], "of": 20})
     for number, saved in enumerate((without, state)):
         outcome = Outcome(tmp_path / str(number))
         outcome.save(saved)
@@ -284,4 +284,4 @@ def test_the_averages_of_the_gradient_noise_are_saved_and_a_checkpoint_without_t
         wanted = saved.noise.state_dict() if saved.noise is not None else NoiseMeter([], [], lambda: 8).state_dict()
         assert flat(meter.state_dict()["now"]["pending"]) == flat(wanted["now"]["pending"])
         assert meter.averages.groups[0].weight == (0.5 if number else 0.0)
-        assert meter.state_dict()["tag"] == wanted["tag"]
+        assert meter.state_dict()["of"] == wanted["of"] and meter.state_dict()["before"] == wanted["before"]
