@@ -88,7 +88,7 @@ def _left_by_others(cluster: Cluster, job: str) -> int:
     return min((bound.gpus - sum(accounts[one].allowed for one in bound.jobs & own) for bound in bounds), default=1000)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)  # see the limit in docs/quota.md: seed 386887907, TWO, 10, 19
+@settings(max_examples=150, deadline=None, derandomize=True)  # a limit in docs/quota.md: 386887907, TWO, 10, 19
 @given(st.integers(0, 2**32), st.sampled_from([TWO, TREE]), st.integers(1, 20), st.integers(1, 30))
 def test_guarantees_are_met_and_no_gpu_idles_once_all_reports_are_in(
     seed: int, projects: Projects, capacity: int, events: int
