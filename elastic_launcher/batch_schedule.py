@@ -162,7 +162,8 @@ class DataPass:
 
     def rest(self, step_in_pass: int) -> int:
         """Returns how many samples the steps take from one of them on, counted from 0 in the pass."""
-        return min(self._start(self.steps), self.dataset_size) - self._start(step_in_pass) if self.steps else 0
+        end = min(self._start(self.steps), self.dataset_size)
+        return end - min(self._start(step_in_pass), end) if self.steps else 0
 
     def following(self) -> DataPass:
         """Returns the pass after this one."""

@@ -69,7 +69,8 @@ def decide(
     within = bounds.base_batch_size <= batch_size <= bounds.max_batch_size
     if not bounds.contain(batch_size, ranks) and (not within or bounds.contain(sizes[0], ranks)):
         new = max(options, key=lambda one: one.goodput)
-        reason = f"{_sizes(old, new)}: {batch_size:,} is outside the bounds on {_ranks(ranks)}, {_scale(noise_scale)}"
+        outside = f"{batch_size:,} is outside the bounds on {_ranks(ranks)}"
+        reason = f"{_sizes(old, new)}: {outside}, {scale_in_words(noise_scale)}"
         return BatchChange(batch_size, new, new.goodput / old.goodput - 1, noise_scale, reason)
     paying = [one for one in options if _pays(old, one, fit.error, noise)]
     new = max(paying, key=lambda one: one.goodput, default=old)
@@ -78,7 +79,7 @@ def decide(
         return None
     reason = (
         f"{_sizes(old, new)}: goodput {_number(old.goodput)} → {_number(new.goodput)} samples/s "
-        f"(+{100 * improvement:.0f} %), {_scale(noise_scale)}"
+        f"(+{100 * improvement:.0f} %), {scale_in_words(noise_scale)}"
     )
     return BatchChange(batch_size, new, improvement, noise_scale, reason)
 
@@ -101,7 +102,8 @@ def _ranks(ranks: int) -> str:
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
-def _scale(noise_scale: float) -> str:
+def scale_in_words(noise_scale: float) -> str:
+    """Returns a noise scale, in samples, in words."""
     return f"noise scale {_number(noise_scale)}" if math.isfinite(noise_scale) else "noise scale without bound"
 
 

@@ -48,7 +48,7 @@ class PhaseProgress:
         phase: Its number; -1 for none.
         epoch_samples: Samples of an epoch.
         progress: So far.
-        left: Up to which epoch the rest of a loop that the script has left is counted.
+        left: Up to which epoch it is counted what the script has left out: the rest of a loop, or all of an epoch.
     """
 
     phase: int = -1

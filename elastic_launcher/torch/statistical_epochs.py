@@ -135,6 +135,17 @@ def count_rest(session: Session, whole: DataPass) -> None:
         noise.phase = replace(phase, progress=progress, left=position.epoch + 1)
 
 
+def count_empty(session: Session) -> None:
+    """Counts an epoch in which the script had no training loop: it was to be an epoch like the others."""
+    position, course = session.position, session.course
+    if session.autoscaling is None or course.loop >= 0 or position.where[:2] != course.where[:2]:
+        return
+    noise, phase = session.measure_noise(), _phase(session)
+    if phase.left <= position.epoch:
+        progress = Progress(phase.progress.samples + phase.epoch_samples)
+        noise.phase = replace(phase, progress=progress, left=position.epoch + 1)
+
+
 def _phase(session: Session) -> PhaseProgress:
     known, phase, epoch = session.measure_noise().phase, session.position.phase, _epoch_samples(session)
     return known.resized(epoch) if known.phase == phase else PhaseProgress(phase, epoch)

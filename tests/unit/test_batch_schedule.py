@@ -117,3 +117,8 @@ def test_the_entries_until_a_step_hold_up_to_it(schedule: BatchSchedule, until: 
     kept = schedule.until(until)
     assert kept.batch_size(step) == schedule.batch_size(min(step, until))
     assert kept.entries[-1][0] <= until
+
+
+def test_nothing_is_left_of_a_pass_after_its_last_step() -> None:
+    whole = DataPass(BatchSchedule.fixed(32), 100, 0)
+    assert [whole.rest(step) for step in range(whole.steps + 1)] == [100, 68, 36, 4, 0]

@@ -159,9 +159,10 @@ def _batch_changed(state: State, member: Member, report: messages.BatchChanged, 
 
 def _micro_batch_lowered(state: State, member: Member, report: messages.MicroBatchLowered, now: float) -> Decision:
     record, fields = state.micro_batches.take(member.number, report)
-    if fields is None:
+    state = state.with_member(member.number, outgrown=report.leaves)
+    if fields is None:  # a launcher before this one has recorded it
         return state, ()
-    state = replace(state, micro_batches=record).with_member(member.number, outgrown=report.leaves)
+    state = replace(state, micro_batches=record)
     # This does not count as a failure: the micro-batches get smaller each time, which comes to an end.
     state = replace(state, restart_budget=RestartBudget(), losses=0, failures=0, broke=0)
     return state, (emit(state, "micro_batch_lowered", node=member.node, member=member.number, **fields),)

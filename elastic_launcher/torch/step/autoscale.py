@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from elastic_launcher.adaptive.decision import scale_in_words
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.batch import whole_number
 from elastic_launcher.control.messages import BatchChanged
@@ -23,7 +24,8 @@ from elastic_launcher.torch.step.step_times import time_step
 
 FLAG = BY_KEY["autoscale_batch_size"].flag
 
-REFRESH_STEPS = 64  # how often gains are compared: they follow averages over many more steps
+REFRESH_STEPS = 64  # how often gains are compared
+REFRESHES = 16  # they hold for this part of all steps at least: however long the job, the schedule has few entries
 LEAST_MOVE = 0.05  # of a gain, as a share: learning rates and progress are off by no more
 
 
@@ -160,14 +162,13 @@ def propose(session: Session) -> int:
     autoscaling, membership = session.autoscaling, session.membership
     if autoscaling is None or membership is None or membership.rank != 0:
         return 0
-    step, now = session.position.step, session.global_batch_size
+    step, now, bounds = session.position.step, session.global_batch_size, autoscaling.bounds
     proposal = autoscaling.policy.propose(step, now, membership.world_size)
     if proposal is None or proposal.new == now:
         proposal = _new_gains(session)
     if proposal is None:
         return 0
-    bounds = autoscaling.bounds
-    if not bounds.base_batch_size <= proposal.new <= bounds.max_batch_size:
+    if proposal.new != now and not bounds.base_batch_size <= proposal.new <= bounds.max_batch_size:
         raise ValueError(
             f"step {step}: the policy proposed a global batch of {proposal.new}, which must be from "
             f"{bounds.base_batch_size} to {bounds.max_batch_size}"
@@ -180,13 +181,14 @@ def _new_gains(session: Session) -> NewGains | None:
     """Returns the decision to use new gains, where one of those that hold is off."""
     step, noise = session.position.step, session.measure_noise()
     since = step - session.schedule.first_step(step)
-    if not since or since % REFRESH_STEPS:
+    if since < max(REFRESH_STEPS, step // REFRESHES) or since % REFRESH_STEPS:
         return None
     held, found = gains_at(session, step), noise.gains_of(session.global_batch_size)
     if all(abs(new / old - 1) < LEAST_MOVE for old, new in zip(held, found, strict=False)):
         return None
     scale = noise.averages.noise_scale()
-    reason = f"gain {held[0]:.3g} → {found[0]:.3g}, noise scale {scale:.3g}"
+    said = "" if scale is None else f", {scale_in_words(scale)}"
+    reason = f"gain {held[0]:.3g} → {found[0]:.3g}{said}"
     return NewGains(session.global_batch_size, scale, reason)
 
 

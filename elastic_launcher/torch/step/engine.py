@@ -376,7 +376,8 @@ class StepEngine:
         stop = session.stop_reason is not None
         if self._has_step(data) and not session.over:
             self.exchange(stop=stop)
-            count_rest(session, session.data_pass(data, session.position))
+            if not session.over:
+                count_rest(session, session.data_pass(data, session.position))
         elif stop and session.need_membership("the end of the loop").world_size == 1:
             session.end_training()
         self.phases.end_loop()

@@ -11,7 +11,7 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.session import Session
-from elastic_launcher.torch.statistical_epochs import is_over
+from elastic_launcher.torch.statistical_epochs import count_empty, is_over
 from elastic_launcher.torch.step.engine import StepEngine
 from elastic_launcher.torch.step.memory import LeftAt
 
@@ -50,6 +50,7 @@ class StepLoop:
                 if course.phase != phase:
                     raise RuntimeError("job.epochs() was asked for the next epoch after another job.epochs() had begun")
                 self.settle()
+                count_empty(session)
                 engine.progress.end_epoch()
                 phases.end_epoch()
         finally:

@@ -81,7 +81,7 @@ class Progress:
                 total_steps=self._total(data, steps),
                 samples=position.samples,
                 phase=position.phase,
-                adaptive={name: float(f"{one:.{DIGITS}g}") for name, one in adaptive_values(session).items()} or None,
+                adaptive={name: _short(one) for name, one in adaptive_values(session).items()} or None,
                 statistical_epoch=None if session.autoscaling is None else round(phase_epochs(session), 4),
             )
         )
@@ -94,3 +94,7 @@ class Progress:
         self._session.report(messages.Done(position.step, position.samples, reason, position.phase))
         if self._session.member is not None:
             self._session.member.reports.flush(FLUSH_SECONDS)  # from here on os._exit may end the process
+
+
+def _short(value: float) -> float:
+    return value if value == int(value) else float(f"{value:.{DIGITS}g}")  # a batch is whole

@@ -80,7 +80,7 @@ class TimeReports:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._began = self._last = time.monotonic()
+        self._began = self._last = self._looked = time.monotonic()
         self._counts: dict[Configuration, int] = {}
 
     def report(self, *, at_end: bool = False) -> None:
@@ -90,7 +90,7 @@ class TimeReports:
             return
         since = (now := time.monotonic()) - self._last
         due = since >= max(INTERVAL, (now - self._began) * SHARE_OF_AGE)
-        if not at_end and not due and (since < NEW_SECONDS or len(session.times) == len(self._counts)):
+        if not at_end and not due and not self._has_another(now):
             return
         new = [
             one
@@ -100,7 +100,7 @@ class TimeReports:
         self._last = now
         if not new:
             return
-        self._counts.update({one.configuration: one.count for one in new})
+        self._counts = {one.configuration: one.count for one in session.times if one.count >= FEWEST_STEPS}
         noise = known_noise(session)
         session.report(
             messages.StepTimes(
@@ -111,6 +111,13 @@ class TimeReports:
                 noise=None if noise is None else (noise.variance, noise.square),
             )
         )
+
+    def _has_another(self, now: float) -> bool:
+        """Returns whether a configuration has been timed that was never reported; looks once in a while."""
+        if now - max(self._looked, self._last) < NEW_SECONDS:
+            return False
+        self._looked = now
+        return any(one.count >= FEWEST_STEPS and one.configuration not in self._counts for one in self._session.times)
 
 
 def _row(one: Observation) -> tuple[int, int, int, int, float, float | None, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -157,6 +157,32 @@ def test_a_batch_goes_on_with_new_gains_where_the_noise_has_moved(monkeypatch: p
     assert [round(gains[step][0], 9) for step, _ in entries[1:3]] == [1.01, 1.08]
     assert factors[2:10] == pytest.approx([1.01] * 7 + [1.08])
     assert reason.startswith("gain 1.0") and " → 1." in reason
+
+
+def test_new_gains_are_for_a_batch_beyond_the_bounds_too_and_rare_in_a_long_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that resumed with a lower maximum has such a batch until the policy decides."""
+    monkeypatch.setattr(autoscale, "REFRESH_STEPS", 2)
+    monkeypatch.setattr(autoscale, "REFRESHES", 4)
+
+    def body(group: ThreadGroup) -> Any:
+        job, model, optimizer, loader, _ = adaptive_job(group, {1: 14})
+        session, noise = job._session, job._session.measure_noise()
+        noise.gains_of = lambda size: (1.0 + job.step,) * 3  # type: ignore[method-assign]
+        for _ in job.epochs(1000):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                if job.step == 2 and session.autoscaling is not None:
+                    session.autoscaling.bounds = replace(session.autoscaling.bounds, max_batch_size=10)
+                if job.step == 40:
+                    job.stop("enough")
+        return [step for step, _ in session.schedule.entries]
+
+    ((first, second, *steps),) = run_ranks(1, body)
+    assert (first, second) == (0, 2) and len(steps) > 3
+    assert all(later - one >= max(2, one // 4) for one, later in pairwise([second, *steps]))
 
 
 def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:

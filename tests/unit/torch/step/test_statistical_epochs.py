@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -104,6 +105,43 @@ def test_samples_that_are_worth_as_much_as_in_the_first_batch_make_as_many_passe
         return [len(used) for used in script.used]
 
     assert run_ranks(1, body) == [[SAMPLES] * 3]
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_epochs_without_a_training_loop_are_as_many_as_with_a_fixed_batch(adaptive: bool) -> None:
+    def body(group: ThreadGroup) -> tuple[list[int], list[int], int]:
+        script = Trained(group, {})
+        if not adaptive:
+            script.job._session.autoscaling = None
+        script.used.append([])
+        seen = []
+        for epoch in script.job.epochs(4):
+            seen.append(epoch)
+            assert len(seen) < 10
+            if epoch == 1:
+                next(iter(script.loader))  # a look at a batch is no loop
+            elif epoch > 1:
+                for batch in script.loader:
+                    script.step(batch)
+        empty = list(itertools.islice(script.job.epochs(2), 10))
+        return seen, empty, script.job.step
+
+    assert run_ranks(2, body) == [([0, 1, 2, 3], [0, 1], 2 * math.ceil(SAMPLES / FIRST))] * 2
+
+
+def test_a_stop_before_a_break_counts_no_more_than_what_was_trained() -> None:
+    def body(group: ThreadGroup) -> float:
+        script = Trained(group, {})
+        for _ in script.job.epochs(3):
+            script.used.append([])
+            for number, batch in enumerate(script.loader):
+                script.step(batch)
+                if number == 1:
+                    script.job.stop("enough")
+                    break
+        return script.job.statistical_epoch
+
+    assert run_ranks(1, body) == [pytest.approx(2 * FIRST / SAMPLES)]
 
 
 def test_each_phase_counts_for_itself() -> None:

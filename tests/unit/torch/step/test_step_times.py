@@ -135,3 +135,17 @@ def test_an_adaptive_job_reports_bounds_and_noise(weight: float, known: bool) ->
         "batch_statistics": False,
     }
     assert found.noise == ((pytest.approx(125.0), pytest.approx(1.0)) if known else None)
+
+
+def test_a_configuration_that_is_timed_too_rarely_makes_no_report_a_second(clock: list[float]) -> None:
+    def body(group: ThreadGroup) -> int:
+        job = thread_job(group, BATCH, 4)
+        told, reports = Recorder(job), TimeReports(job._session)
+        timed(job, FEWEST_STEPS - 1, ranks=2)
+        for second in range(1, 61):
+            timed(job, FEWEST_STEPS)
+            clock[0] = float(second)
+            reports.report()
+        return len(told.found)
+
+    assert run_ranks(1, body) == [1 + 59 // 5]
