@@ -88,31 +88,36 @@ class _Division:
 
         Those come first that have the fewest nodes within the guarantee: such nodes are there whether it counts or not.
         """
+        tried: set[str] = set()
         for bound in self._world.kinds:
-            self._make_room(bound, -self._room[bound.name], frozenset())
+            self._make_room(bound, -self._room[bound.name], tried)
 
-    def _make_room(self, bound: Bound, lacks: int, asking: frozenset[str]) -> None:
+    def _make_room(self, bound: Bound, lacks: int, tried: set[str]) -> None:
         """Has nodes of jobs be within the guarantee that would be above it on some machines.
 
         Args:
             bound: That of the machines.
             lacks: GPUs that they lack.
-            asking: Jobs for whose sake it is done.
+            tried: Bounds by name on which room was made for nodes that change their kind: each once, however many
+                chains of jobs and machines lead to it.
         """
         enough = self._room[bound.name] + lacks
         for member in self._fewest_first:
             name, step = member.job.id, member.job.per_node
             if self._room[bound.name] >= enough:
                 return
-            if name in asking or bound not in self._bounds[name] or above_of(name) not in bound.jobs:
+            if above_of(name) not in bound.jobs or within_of(name) in bound.jobs:
                 continue
             there, lacks = self._within(name), enough - self._room[bound.name]
             if there < self.given[name] + self._left[member.project.name]:
                 wanted = min(there + -(-lacks // step) * step, self._accounts[name].allowed - self._placed[name][1])
+                if wanted <= self.given[name]:
+                    continue
                 for machines in self._bounds[name]:
                     more = wanted - there - self._room[machines.name]
-                    if more > 0 and within_of(name) in machines.jobs:
-                        self._make_room(machines, more, asking | {name})
+                    if more > 0 and within_of(name) in machines.jobs and machines.name not in tried:
+                        tried.add(machines.name)
+                        self._make_room(machines, more, tried)
                 self.raise_to(member, wanted)
 
     def keep_placed(self) -> None:

@@ -33,6 +33,7 @@ class Account:
         reclaim_by: When GPUs above ``allowed`` may be killed; None while nothing is being taken back.
         overdue: GPUs that the job has kept since long after that.
         reason: Why the job has what it has, in one line.
+        note: What follows the reason: GPUs of its guarantee that find no machine of their kind.
     """
 
     project: str
@@ -187,7 +188,7 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
         if job.reported_at >= known.reported_at:
             known = replace(known, held=job.held, reported_at=job.reported_at, outstanding=_outstanding(known, job))
         if job.finished:
-            known = replace(known, allowed=0, outstanding=0, reason=ENDED)
+            known = replace(known, allowed=0, outstanding=0, reason=ENDED, note="")
         if known.committed <= known.allowed and (known.reclaim_by is not None or known.overdue):
             known = replace(known, reclaim_by=None, overdue=0)
         elif known.is_late(patience):

@@ -80,7 +80,7 @@ def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[M
         rigid[member.project.name] += kept.get(member.job.id, 0)
     left: dict[Bound, Bound] = {}
     for bound in {*world.bounds, *(bound for member in members for bound in member.bounds)}:
-        left[bound] = bound.less(kept)
+        left[bound] = bound.less(kept, world.placed)
     members = [replace(member, bounds=tuple(left[bound] for bound in member.bounds)) for member in members]
     found = [_as_it_is(member) if member.job.id in kept else member for member in members]
     return replace(world, rigid=rigid, bounds=tuple(left[bound] for bound in world.bounds)), found

@@ -35,6 +35,7 @@ class Reasons:
         self._capacity = _capacity(world, ledger.plan)
         self._counted: dict[Bound, int] = {}  # so that no job has them summed up again
         self._targeted: dict[Bound, int] = {}
+        self._targeted_above: dict[tuple[Bound, str, int, bool], int] = {}
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -92,7 +93,10 @@ class Reasons:
     def _target(self, bound: Bound, member: Member) -> int:
         """Returns what the jobs of a bound should have, and the minimum of one that should have nothing."""
         if bound.above:
-            return bound.taken_by(self._with(self._targets.gpus, member))
+            key = bound, member.project.name, member.job.minimum, member.job.id in bound.above
+            if key not in self._targeted_above:
+                self._targeted_above[key] = bound.taken_by(self._with(self._targets.gpus, member))
+            return self._targeted_above[key]
         if bound not in self._targeted:
             self._targeted[bound] = sum(self._targets.gpus.get(name, 0) for name in bound.jobs)
         return self._targeted[bound] + member.job.minimum
@@ -170,10 +174,11 @@ class Reasons:
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
             )
-        for bound in member.bounds:
-            held = {name: one.committed for name, one in ledger.accounts.items()}
-            if bound.at_once is not bound and bound.taken_by(self._with(held, member)) > bound.at_once.gpus:
-                return f"waits: it needs {gpus(least)}, and {self._left_by(bound.at_once, member)}"
+        for bound, at_once in ((one, one.at_once) for one in member.bounds):
+            if at_once is not bound:
+                held = {name: one.committed for name, one in ledger.accounts.items()}
+                if bound.taken_by(self._with(held, member)) > at_once.gpus:
+                    return f"waits: it needs {gpus(least)}, and {self._left_by(at_once, member)}"
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:

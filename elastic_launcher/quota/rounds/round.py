@@ -22,7 +22,7 @@ from elastic_launcher.quota.rounds.members import Member, members_of, without_ke
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
-from elastic_launcher.quota.rounds.world import World, above_of, within_of
+from elastic_launcher.quota.rounds.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,13 @@ def _without(world: World, strangers: Sequence[Job]) -> World:
     """Returns the world without jobs of no project, and without what these hold."""
     held = {job.id: job.held for job in strangers}
     foreign = min(world.capacity, sum(held.values()))
-    of_kinds = dict(held)
-    for name in held.keys() & world.placed.keys():
-        of_kinds[within_of(name)], of_kinds[above_of(name)] = world.placed[name]
     return replace(
         world,
         jobs=tuple(job for job in world.jobs if job.id not in held),
         capacity=world.capacity - foreign,
         foreign=world.foreign + foreign,
         bounds=tuple(bound.less(held) for bound in world.bounds),
-        kinds=tuple(bound.less(of_kinds) for bound in world.kinds),
+        kinds=tuple(bound.less(held) for bound in world.kinds),
     )
 
 

@@ -112,10 +112,19 @@ class Bound:
                 whole += gpus
         return whole + sum(self.besides(project).taken(gpus) for project, gpus in above.items())
 
-    def less(self, held: Mapping[str, int]) -> Bound:
-        """Returns the bound without what some of its jobs hold, by their ids."""
-        gpus = sum(held[name] for name in self.jobs & held.keys())
-        return replace(self, gpus=max(0, self.gpus - gpus), now=None if self.now is None else max(0, self.now - gpus))
+    def less(self, held: Mapping[str, int], placed: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> Bound:
+        """Returns the bound without what some of its jobs hold, by their ids.
+
+        Args:
+            held: GPUs by the job's id.
+            placed: As of `World`: where only nodes above the guarantee count, they hold no more than is there of these.
+        """
+        gpus = sum(
+            min(held[name], placed[name][1]) if name in self.above and name in placed else held[name]
+            for name in self.jobs & held.keys()
+        )
+        now = None if self.now is None else max(0, self.now - gpus)
+        return replace(self, gpus=max(0, self.gpus - gpus), now=now, taken=self.taken + gpus)
 
 
 def within_of(job: str) -> str:

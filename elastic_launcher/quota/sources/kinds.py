@@ -5,7 +5,8 @@ job's nodes are within the guarantee is decided later, by what is guaranteed to 
 may have in all, nodes above the guarantee count as all of the job's nodes, less what their projects are guaranteed.
 
 Invariant: jobs within these bounds, and within those of all machines that they can use, can be divided into nodes of
-the two kinds so that all of them find a place.
+the two kinds so that all of them find a place; where machines of nodes within the guarantee are, for another job, those of
+nodes above it, a few may not.
 """
 
 from __future__ import annotations
@@ -93,24 +94,30 @@ def bounds_above(bounds: Iterable[Bound], jobs: Iterable[Job], kinds: Mapping[st
         kinds: The kinds of nodes, as for `bounds_of_kinds`.
     """
     per_node = {job.id: job.per_node for job in jobs}
+    ids = {name: job for job in kinds for name in (within_of(job), above_of(job))}
     found: dict[tuple[frozenset[str], frozenset[str], int], Bound] = {}
     for bound in bounds:
         inside = frozenset(job for job in per_node if job in bound.jobs)
         inside |= frozenset(job for job, own in kinds.items() if own.is_inside(job, bound))
         above = frozenset(job for job in kinds if above_of(job) in bound.jobs) - inside
         if above:
-            within = sum(
-                one.placed[0] for job, one in kinds.items() if within_of(job) in bound.jobs and job not in inside
-            )
+            others = {
+                job: one.placed[0]
+                for job, one in kinds.items()
+                if one.placed[0] and within_of(job) in bound.jobs and job not in inside
+            }
+            within = sum(others.values())
             left = replace(
                 bound,
                 jobs=inside | above,
                 gpus=max(0, bound.gpus - within),
+                taken=bound.taken + within,
+                holders=_summed([*((ids.get(name, name), gpus) for name, gpus in bound.holders), *others.items()]),
                 above=above,
                 now=None if bound.now is None else max(0, bound.now - within),
             )
             key = inside, above, bound.per_node
-            found[key] = min(found.get(key, left), left, key=lambda one: one.gpus)
+            found[key] = _tighter(found.get(key, left), left)
     _join(found, kinds)
     return [_with_guarantees(bound, kinds) for bound in sorted(found.values(), key=lambda one: one.name)]
 
@@ -119,11 +126,15 @@ def _join(found: dict[tuple[frozenset[str], frozenset[str], int], Bound], kinds:
     """Adds bounds of machines that have none in common, where jobs of one project share its guarantee."""
     each = list(found.items())
     most = len(each) + MOST_UNIONS
+    projects = [{kinds[job].project for job in above} for (_, above, _), _ in each]
     for number, ((inside, above, step), bound) in enumerate(each):  # it grows meanwhile
-        for (others, others_above, other_step), other in each[:number]:
+        for place, ((others, others_above, other_step), other) in enumerate(each[:number]):
+            if len(each) >= most:
+                return
+            if step != other_step or projects[number].isdisjoint(projects[place]) or bound.jobs & other.jobs:
+                continue
             key = inside | others, above | others_above, step
-            projects = {kinds[job].project for job in above} & {kinds[job].project for job in others_above}
-            if step != other_step or bound.jobs & other.jobs or not projects or key in found or len(each) >= most:
+            if key in found:
                 continue
             joined = replace(
                 bound,
@@ -133,11 +144,27 @@ def _join(found: dict[tuple[frozenset[str], frozenset[str], int], Bound], kinds:
                 gpus=bound.gpus + other.gpus,
                 taken=bound.taken + other.taken,
                 movable=bound.movable + other.movable,
-                holders=(*other.holders, *bound.holders),
+                holders=_summed([*other.holders, *bound.holders]),
+                smaller=bound.smaller + other.smaller,
                 now=None if bound.now is None or other.now is None else bound.now + other.now,
             )
             found[key] = joined
             each.append((key, joined))
+            projects.append(projects[number] | projects[place])
+
+
+def _tighter(one: Bound, other: Bound) -> Bound:
+    """Returns the tighter of two bounds of the same jobs; now, the tighter of both holds."""
+    left = min(one, other, key=lambda bound: bound.gpus)
+    return replace(left, now=min((bound.now for bound in (one, other) if bound.now is not None), default=None))
+
+
+def _summed(holders: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Returns what each job holds, the most first."""
+    found: dict[str, int] = {}
+    for job, gpus in holders:
+        found[job] = found.get(job, 0) + gpus
+    return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
 
 def _with_guarantees(bound: Bound, kinds: Mapping[str, Kinds]) -> Bound:

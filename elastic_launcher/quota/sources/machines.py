@@ -309,7 +309,9 @@ class _Counting:
                 below = sum(self._projects.named(child).guaranteed for child in self._projects.children(project.name))
                 guaranteed = max(0, project.guaranteed - below - world.rigid.get(project.name, 0))
                 held, above = self._on.get(job.id, {}), self._above_on.get(job.id, {})
-                within = {machine: gpus - above.get(machine, 0) for machine, gpus in held.items() if machine}
+                within = {
+                    one: gpus - above.get(one, 0) for one, gpus in held.items() if one and gpus > above.get(one, 0)
+                }
                 placed_above = {machine: gpus for machine, gpus in above.items() if machine}
                 found[job.id] = Kinds(machines[0], machines[-1], within, placed_above, project.name, guaranteed)
         return found

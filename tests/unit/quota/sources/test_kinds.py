@@ -300,3 +300,60 @@ def test_what_jobs_may_have_besides_is_the_most_that_takes_no_more(besides: Besi
     for taken in range(9):
         most = besides.most(taken)
         assert besides.taken(most) <= taken < besides.taken(most + 1)
+
+
+def pools(*names: str) -> tuple[Scheduling, ...]:
+    return tuple(Scheduling((("pool", name),)) for name in names)
+
+
+@pytest.mark.parametrize("jobs", [12, 48])
+def test_kinds_of_many_jobs_on_pools_that_are_combined_freely_are_divided_once(jobs: int) -> None:
+    """Each chain of jobs and machines on its own would take a time that grows with the orders of the jobs."""
+    pairs = list(product(("o1", "o2"), ("s1", "s2")))
+    machines = [machine(f"m-{pool}", 8, pool) for pool in ("o1", "o2", "s1", "s2")]
+    found = decided(
+        *machines,
+        *(
+            service(f"job{number}", ("nlp", "vision")[number % 2], pools(*pairs[number // 2 % 4]), most=4)
+            for number in range(jobs)
+        ),
+    )
+    assert sum(grant.allowed for grant in found.grants) == 22  # the spot machines, and what is guaranteed
+    assert sum(grant.guaranteed for grant in found.grants) == 6
+
+
+def test_machines_that_two_projects_use_for_different_kinds_are_divided_once_when_some_are_lost() -> None:
+    """Each of 16 jobs has a node of each kind, on pools that the projects use the other way round."""
+    own = {"nlp": ("a", "b"), "vision": ("b", "a")}
+    jobs = [(f"{namespace}{number}", namespace) for number in range(8) for namespace in own]
+    services = [service(name, namespace, pools(*own[namespace]), most=2, held=2) for name, namespace in jobs]
+    left = {pool: [*[f"{pool}1"] * 15, f"{pool}2"] for pool in "ab"}
+    nodes = [
+        node(name, left[pool].pop(), namespace, above=above)
+        for name, namespace in jobs
+        for pool, above in zip(own[namespace], (False, True), strict=True)
+    ]
+    machines = [machine("a1", 15, "a"), machine("b1", 15, "b")]
+    before = decided(*machines, machine("a2", 1, "a"), machine("b2", 1, "b"), *services, *nodes)
+    assert sum(grant.allowed for grant in before.grants) == 32
+    found = decide(world_of(*machines, *services, *nodes), PROJECTS, before.ledger, 1.0)
+    assert sum(grant.allowed for grant in found.grants) == 30
+    assert sum(grant.guaranteed for grant in found.grants) == 6
+
+
+def test_what_a_job_keeps_within_the_guarantee_takes_no_machines_from_nodes_above_it() -> None:
+    bound = Bound("spot", frozenset(("bert", "gpt")), 4, 1, above=frozenset(("bert", "gpt")), now=4)
+    assert bound.less({"bert": 4}, {"bert": (4, 0)}) == bound
+    assert bound.less({"bert": 4}, {"bert": (3, 1)}) == replace(bound, gpus=3, now=3, taken=1)
+    assert bound.less({"bert": 4}) == replace(bound, gpus=0, now=0, taken=4)
+
+
+def test_who_holds_the_machines_of_nodes_above_the_guarantee_is_named_as_a_job_with_its_project() -> None:
+    found = decided(
+        machine("a1", 4, "a"), machine("b1", 1, "b"),
+        service("bert", "nlp", pools("a", "b"), most=4, held=4), *(node("bert", "a1") for _ in range(4)),
+        service("gpt", "rest", pools("b", "a"), per_node=4, most=4),
+    )  # fmt: skip
+    (gpt,) = (grant for grant in found.grants if grant.job == "gpt")
+    assert not gpt.allowed and "bert (project nlp) holds 4 GPUs there" in gpt.reason, gpt.reason
+    assert "holds 0 GPUs" not in gpt.reason and "within the guarantee" not in gpt.reason
