@@ -5,8 +5,8 @@ job's nodes are within the guarantee is decided later, by what is guaranteed to 
 may have in all, nodes above the guarantee count as all of the job's nodes, less what their projects are guaranteed.
 
 Invariant: jobs within these bounds, and within those of all machines that they can use, can be divided into nodes of
-the two kinds so that all of them find a place; where machines of nodes within the guarantee are, for another job, those of
-nodes above it, a few may not.
+the two kinds so that all of them find a place. Where machines of nodes within the guarantee are, for another job, those
+of nodes above it, a few may not.
 """
 
 from __future__ import annotations
