@@ -294,3 +294,8 @@ def read_events(path: Path) -> list[Event]:
     if not events and len(lines) > 1:
         raise EventError(f"{path} holds no events")
     return events
+
+
+def significant(value: float, digits: int) -> float:
+    """Returns a number with so many significant digits, as events and documents have it."""
+    return float(f"{value:.{digits}g}")

@@ -15,6 +15,7 @@ from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.fit import Fit
 from elastic_launcher.adaptive.observations import Configuration
 from elastic_launcher.adaptive.throughput import ThroughputModel
+from elastic_launcher.events import significant
 
 
 def gain(variance: float, square: float, scale: float) -> float:
@@ -175,15 +176,11 @@ class SizeGoodput:
             "batch": found.batch_size,
             "micro_batch": found.micro_batch,
             "accumulation": found.accumulation,
-            "samples_per_second": _rounded(self.samples_per_second),
-            "efficiency": _rounded(found.efficiency),
-            "goodput": _rounded(self.goodput),
+            "samples_per_second": significant(self.samples_per_second, DIGITS),
+            "efficiency": significant(found.efficiency, DIGITS),
+            "goodput": significant(self.goodput, DIGITS),
             "measured": self.basis is Basis.MEASURED,
         }
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 def goodput_by_size(

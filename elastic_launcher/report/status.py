@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from elastic_launcher.events import significant
 from elastic_launcher.hints.resolve import Demand
 from elastic_launcher.report.state import JobState, NodeState
 from elastic_launcher.report.words import duration
@@ -115,7 +116,7 @@ def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: 
         "held": 0 if gone and now > _end_of_orphans(state, config) else state.held,
         "waits": _wait(state, config),
         "following": {"allowed": hint.get("allowed"), "generation": hint.get("hint_generation")} if hint else None,
-        "speeds": {str(ranks): _rounded(speed) for ranks, speed in sorted(state.speeds.items())},
+        "speeds": {str(ranks): significant(speed, SPEED_DIGITS) for ranks, speed in sorted(state.speeds.items())},
         "goodput": [] if over else [{key: one[key] for key in IN_DEMAND} for one in goodput_by_size(state, job)],
         "steps_left": None if state.total_steps is None else max(0, state.total_steps - state.step),
         "start_seconds": None if state.usage.start_seconds is None else round(state.usage.start_seconds, 1),
@@ -183,7 +184,3 @@ def _match(state: JobState, job: Mapping[str, Any], config: Mapping[str, Any]) -
 def _end_of_orphans(state: JobState, config: Mapping[str, Any]) -> float:
     """Returns by when the nodes of a launcher that was killed have ended."""
     return state.last_at + (config.get("orphan_timeout") or 0.0) + (config.get("grace_period") or 0.0)
-
-
-def _rounded(speed: float) -> float:
-    return float(f"{speed:.{SPEED_DIGITS}g}")

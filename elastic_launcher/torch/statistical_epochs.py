@@ -129,10 +129,8 @@ def count_rest(session: Session, whole: DataPass) -> None:
     position = session.position
     if session.autoscaling is None or position.loop or position.step_in_epoch >= whole.steps:
         return
-    noise, phase = session.measure_noise(), _phase(session)
-    if phase.left <= position.epoch:  # a peer's state may have it already
-        progress = _after(session, phase.progress, position.step, whole.rest(position.step_in_epoch))
-        noise.phase = replace(phase, progress=progress, left=position.epoch + 1)
+    rest = whole.rest(position.step_in_epoch)
+    _leave_out(session, _after(session, _phase(session).progress, position.step, rest))
 
 
 def count_empty(session: Session) -> None:
@@ -140,10 +138,15 @@ def count_empty(session: Session) -> None:
     position, course = session.position, session.course
     if session.autoscaling is None or course.loop >= 0 or position.where[:2] != course.where[:2]:
         return
-    noise, phase = session.measure_noise(), _phase(session)
-    if phase.left <= position.epoch:
-        progress = Progress(phase.progress.samples + phase.epoch_samples)
-        noise.phase = replace(phase, progress=progress, left=position.epoch + 1)
+    phase = _phase(session)
+    _leave_out(session, Progress(phase.progress.samples + phase.epoch_samples))
+
+
+def _leave_out(session: Session, progress: Progress) -> None:
+    """Counts what the script leaves out of the present epoch, once: a peer's state may have it already."""
+    phase, epoch = _phase(session), session.position.epoch
+    if phase.left <= epoch:
+        session.measure_noise().phase = replace(phase, progress=progress, left=epoch + 1)
 
 
 def _phase(session: Session) -> PhaseProgress:

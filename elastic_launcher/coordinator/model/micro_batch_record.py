@@ -27,7 +27,7 @@ class MicroBatchRecord:
 
     @staticmethod
     def of(events: Iterable[Event]) -> MicroBatchRecord:
-        """Returns the record in a job's events; a job that has ended begins anew."""
+        """Returns the record in a job's events; a job that has ended begins without any."""
         record = MicroBatchRecord()
         for event in events:
             if event.kind == "job_finished":

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from elastic_launcher.control import messages
+from elastic_launcher.events import significant
 from elastic_launcher.torch.membership.reports import FLUSH_SECONDS
 from elastic_launcher.torch.statistical_epochs import expected_steps, phase_epochs
 from elastic_launcher.torch.step.adaptive_values import adaptive_values
@@ -97,4 +98,4 @@ class Progress:
 
 
 def _short(value: float) -> float:
-    return value if value == int(value) else float(f"{value:.{DIGITS}g}")  # a batch is whole
+    return value if value == int(value) else significant(value, DIGITS)  # a batch is whole

@@ -16,6 +16,7 @@ from elastic_launcher.adaptive.goodput import GradientNoise
 from elastic_launcher.adaptive.observations import Configuration, Observation
 from elastic_launcher.batch import share
 from elastic_launcher.control import messages
+from elastic_launcher.events import significant
 from elastic_launcher.torch.session import Session
 
 FEWEST_STEPS = 5  # of a configuration before it is reported
@@ -121,9 +122,5 @@ class TimeReports:
 
 
 def _row(one: Observation) -> tuple[int, int, int, int, float, float | None, int]:
-    each = None if one.micro_batch_seconds is None else _rounded(one.micro_batch_seconds)
-    return (*one.configuration, _rounded(one.seconds), each, one.count)
-
-
-def _rounded(seconds: float) -> float:
-    return float(f"{seconds:.{DIGITS}g}")
+    each = None if one.micro_batch_seconds is None else significant(one.micro_batch_seconds, DIGITS)
+    return (*one.configuration, significant(one.seconds, DIGITS), each, one.count)

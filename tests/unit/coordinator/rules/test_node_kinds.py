@@ -94,16 +94,28 @@ def test_nodes_that_do_not_train_yet_leave_before_those_that_do_whatever_their_k
     assert job.killed == [2]
 
 
-def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_is_short() -> None:
-    job = trained(2, within=1)
-    job.target(4, within=1)
+def two_wait_for_a_place(trains: int, within: int, then: int) -> Job:
+    """Returns a job of which nodes 3 and 4 wait for a place when its guarantee changes, and node 4 is killed for it.
+
+    Args:
+        trains: How many of the nodes 1 and 2 are within the guarantee.
+        within: GPUs within the guarantee when 3 and 4 are started.
+        then: And afterwards.
+    """
+    job = trained(2, within=trains)
+    job.target(4, within=within)
     for node in (3, 4):
         job.feed(NodeStands(job.now, node, WHY, unplaced=True))
-    job.target(4, within=2)
+    job.target(4, within=then)
     for _ in range(3):
         job.tick(1)
     assert job.killed == [4]
     job.node_exited(4)
+    return job
+
+
+def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_is_short() -> None:
+    job = two_wait_for_a_place(1, 1, 2)
     assert kinds(job)[5] == "guaranteed"
     job.tick(1)
     assert job.killed == [4]
@@ -111,15 +123,7 @@ def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_
 
 
 def test_a_node_within_the_guarantee_that_waits_for_a_place_gives_way_where_the_guarantee_has_fallen() -> None:
-    job = trained(2, within=2)
-    job.target(4, within=4)
-    for node in (3, 4):
-        job.feed(NodeStands(job.now, node, WHY, unplaced=True))
-    job.target(4, within=3)
-    for _ in range(3):
-        job.tick(1)
-    assert job.killed == [4]
-    job.node_exited(4)
+    job = two_wait_for_a_place(2, 4, 3)
     assert kinds(job)[5] == "over quota"
     job.target(4, within=1)
     assert job.killed == [4, 3], "those that have a place stay"
