@@ -41,6 +41,13 @@ from dataclasses import dataclass, replace
 MEMORY = 0.999
 """What an average keeps of its past in a step of the base batch, as in AdaptDL; n base batches keep its n-th power."""
 
+FEWEST = 8
+"""Estimates that an average reaches over at least: however large the batch, one of them alone says little."""
+
+YOUTH = 3.0
+"""In a young average an estimate counts for so many times its share more than in a plain mean: the gradient is not what
+it was at the beginning, and the last quarter of the estimates counts for most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -74,7 +81,7 @@ def estimate(small: float, mean: float, *, parts: float, samples: float) -> Esti
 
 def memory(samples: float, base_batch_size: int) -> float:
     """Returns what an average keeps of its past when so many samples are added."""
-    return float(MEMORY ** (samples / base_batch_size))
+    return max(float(MEMORY ** (samples / base_batch_size)), 1 - 1 / FEWEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +89,9 @@ class Average:
     """Exponential averages of one parameter group's estimates.
 
     Attributes:
-        square: Of |G|², from 0.
-        trace: Of tr Σ, from 0.
-        weight: What the estimates count in them, from 0 to 1: their sum of weights, by which a mean is divided.
+        square: Of |G|², times the weight.
+        trace: Of tr Σ, times the weight.
+        weight: How much of what it can reach over an average has seen, from 0 to 1.
     """
 
     square: float = 0.0
@@ -92,12 +99,17 @@ class Average:
     weight: float = 0.0
 
     def add(self, new: Estimate, kept: float) -> Average:
-        """Returns the averages with another estimate, which keep this part of their past."""
+        """Returns the averages with another estimate, which keep this part of their past once they are not young."""
+        weight, share = kept * self.weight + (1 - kept), self.share(kept)
+        past = (1 - share) * weight / self.weight if self.weight else 0.0
         return Average(
-            kept * self.square + (1 - kept) * new.square,
-            kept * self.trace + (1 - kept) * new.trace,
-            kept * self.weight + (1 - kept),
+            past * self.square + share * weight * new.square, past * self.trace + share * weight * new.trace, weight
         )
+
+    def share(self, kept: float) -> float:
+        """Returns what another estimate counts in the means, from 0 to 1."""
+        weight = kept * self.weight + (1 - kept)
+        return min(1.0, (1 - kept) / weight * (1 + YOUTH * (1 - weight))) if weight else 1.0
 
     @property
     def mean(self) -> Estimate | None:

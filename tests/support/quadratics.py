@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from elastic_launcher.adaptive.noise import Estimate, NoiseAverages
+from elastic_launcher.adaptive.noise import Average, Estimate, NoiseAverages
 
 SAMPLES, BATCH, SIZES = 1000, 48, (5, 1, 7, 3)
 """An epoch ends with a tail of 40 samples."""
@@ -59,11 +59,18 @@ def estimates(found: Sequence[NoiseAverages], group: int | None) -> list[Estimat
         parts = []
         for one, two in zip(before.groups, after.groups, strict=True):
             kept = (1 - two.weight) / (1 - one.weight)
-            square, trace = two.square - kept * one.square, two.trace - kept * one.trace
-            parts.append(Estimate(square / (1 - kept), trace / (1 - kept)) if kept < 1 else Estimate(0.0, 0.0))
+            parts.append(_added(one, two, one.share(kept)) if kept < 1 else Estimate(0.0, 0.0))
         chosen = parts if group is None else [parts[group]]
         values.append(Estimate(sum(one.square for one in chosen), sum(one.trace for one in chosen)))
     return values
+
+
+def _added(before: Average, after: Average, share: float) -> Estimate:
+    """Returns the estimate that counts for a share of the averages after it."""
+    old, new = before.mean or Estimate(0.0, 0.0), after.mean
+    assert new is not None
+    square, trace = new.square - (1 - share) * old.square, new.trace - (1 - share) * old.trace
+    return Estimate(square / share, trace / share)
 
 
 def assert_mean(values: Sequence[float], wanted: float) -> None:

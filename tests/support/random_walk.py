@@ -50,6 +50,8 @@ class Walk:
     def __init__(self, minimum: int, maximum: int, nproc: int, wait: float = 0.0) -> None:
         self.maximum = maximum
         self.within: int | None = None
+        self.mode = ""  # of the last formation
+        self.recovered = False  # whether the group is who stayed of another one
         self.open: Formation | None = None
         self.formation = self.node = self.member = self.generation = self.ordered = 0
         self.job = Job(minimum, nproc, watch=self.check, wait_for_quota=wait, node_timeout=wait)
@@ -156,7 +158,7 @@ class Walk:
             elif isinstance(action, Emit) and action.kind == "generation_formed":
                 assert action.generation == self.generation + 1
                 assert action.fields["formation"] == self.formation
-                self.generation, self.open = action.generation, None
+                self.generation, self.open, self.recovered = action.generation, None, self.mode == "recover"
             elif isinstance(action, Finish):
                 assert action.exit_code in CODES
         self.check_state(state)
@@ -176,6 +178,7 @@ class Walk:
         assert self.open is None, "two formations at once"
         assert form.formation == self.formation + 1
         assert form.generation == self.generation + 1
+        self.mode = form.mode
         self.formation, self.open, self.ordered = form.formation, state.formation, form.generation
         assert len(set(form.members)) == len(form.members) > 0
         assert not (form.leavers and form.joiners), "leaves and joins in one formation"
@@ -208,7 +211,8 @@ class Walk:
                 assert not state.in_phase(Phase.STARTING, Phase.WARM)
         assert state.rules.generations_before + state.generation == self.generation
         assert (state.formation is None) == (self.open is None)
-        if state.generation and not state.over and state.verdict is None and not self.has_lost(state):
+        below = self.recovered or self.has_lost(state)  # until others take the place of who left within a step
+        if state.generation and not state.over and state.verdict is None and not below:
             assert len(state.nodes_of(state.group)) >= state.rules.min_nodes
         starting = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED, Phase.LEAVING, Phase.ENDING)
         assert len(starting) <= self.maximum

@@ -22,6 +22,7 @@ from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Slot
 from elastic_launcher.torch.gradients.square_norms import SquareNorms
 
 EVERY = 16  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
+EARLY_EVERY, EARLY = 4, 64  # the same in the first steps, so that a first decision need not wait
 MOST_GAINS = 64  # entries of the batch schedule whose gains are known
 FIXED = 2  # numbers in the tail that are not of a group: parts, samples
 
@@ -125,7 +126,11 @@ class NoiseMeter:
     @property
     def is_due(self) -> bool:
         """Whether the step that runs is measured."""
-        return self.step % self._every == 0
+        return self._measures(self.step)
+
+    def _measures(self, step: int) -> bool:
+        every = min(self._every, EARLY_EVERY) if step < EARLY else self._every
+        return step % every == 0
 
     # -- what is measured
 
@@ -276,7 +281,7 @@ class NoiseMeter:
 
     def _keep_last(self, slot: Slot) -> None:
         """Copies the gradient of a step with one micro-batch, where the next step is measured."""
-        if (self.step + 1) % self._every or slot.pieces != 1:
+        if not self._measures(self.step + 1) or slot.pieces != 1:
             return
         parts = [bucket.flat[: bucket.gradient_numel] for bucket in slot.layout.buckets]
         flats = slot.last.flats if slot.last is not None else [torch.empty_like(part) for part in parts]

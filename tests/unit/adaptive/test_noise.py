@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from elastic_launcher.adaptive.noise import Average, Estimate, NoiseAverages, estimate, memory
+from elastic_launcher.adaptive.noise import FEWEST, YOUTH, Average, Estimate, NoiseAverages, estimate, memory
 
 TRUE = np.array([0.3, -0.7, 0.0, 1.1, 0.2, -0.4])
 VARIANCES = np.array([4.0, 1.0, 0.5, 9.0, 2.0, 0.1])
@@ -117,14 +118,33 @@ def test_the_first_estimate_counts_fully() -> None:
     assert averaged([]).mean() is None and averaged([]).noise_scale() is None
 
 
-def test_estimates_count_by_their_age() -> None:
-    found = averaged([Estimate(1.0, 0.0), Estimate(0.0, 1.0)]).mean(0)
-    assert found == Estimate(pytest.approx(0.9 / 1.9), pytest.approx(1 / 1.9))
+def shares(count: int, kept: float) -> list[float]:
+    """Returns what each of so many estimates counts in their average, the first one first."""
+    values = [[Estimate(float(at == one), 1.0) for at in range(count)] for one in range(count)]
+    found = [averaged(one, kept).mean(0) for one in values]
+    assert all(one is not None and one.trace == pytest.approx(1.0) for one in found)
+    return [one.square for one in found if one is not None]
+
+
+def test_while_an_average_is_young_its_last_quarter_counts_for_most() -> None:
+    found = shares(40, 1 - 1e-9)
+    assert found == sorted(found) and sum(found) == pytest.approx(1.0)
+    assert sum(found[30:]) == pytest.approx(1 - (3 / 4) ** (1 + YOUTH), abs=0.03)
+
+
+def test_once_it_is_not_estimates_count_by_their_age() -> None:
+    found = shares(200, 0.9)
+    assert [one / two for one, two in itertools.pairwise(found[150:])] == pytest.approx([0.9] * 49)
+    assert found[-1] == pytest.approx(0.1)
 
 
 def test_n_base_batches_keep_as_much_as_n_steps_of_one() -> None:
     assert memory(96, 32) == pytest.approx(memory(32, 32) ** 3)
     assert memory(32, 32) == 0.999
+
+
+def test_an_average_reaches_over_some_estimates_however_large_the_batch_is() -> None:
+    assert memory(1e9, 32) == 1 - 1 / FEWEST
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

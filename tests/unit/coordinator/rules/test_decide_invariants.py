@@ -18,6 +18,7 @@ FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 @example((1, 0, 2), 0.0, [("warm", 0, 0), ("complete", 0, 0), ("step_failed", 0, 0), ("ended", 0, 0)])
 @example((2, 0, 1), 0.0, [("exit", 0, 0), ("notice", 0, 0)])
 @example((2, 0, 2), 0.0, [("exit", 0, 0), ("notice", 0, 0)])
+@example((2, 0, 1), 0.0, [("warm", 0, 0), ("warm", 1, 0), ("complete", 0, 0), ("taken back", 0, 0), ("expires", 0, 0)])
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)),
     wait=st.sampled_from([0.0, 600.0]),
