@@ -17,7 +17,14 @@ from elastic_launcher.options import OPTIONS, Option, read_option
 
 ROOT = Path(__file__).parents[1]
 _LINE = re.compile(r"( *)(\w+): \S")
-_TYPES = {"whole": "int", "integer": "int", "seconds": "float", "time": "float", "share": "tuple[int, int]"}
+_TYPES = {
+    "whole": "int",
+    "whole_or_auto": "int | str",
+    "integer": "int",
+    "seconds": "float",
+    "time": "float",
+    "share": "tuple[int, int]",
+}
 """What a field of the configuration holds, by kind; all others hold a text."""
 _FIELDS = {
     "switch": "bool = False",
@@ -28,6 +35,7 @@ _FIELDS = {
 _OF_HERA = {
     "switch": "bool",
     "whole": "int | str",
+    "whole_or_auto": "int | str",
     "integer": "int | str",
     "seconds": "float | str",
     "pairs": "Mapping[str, str] | str",
@@ -41,6 +49,7 @@ _INPUTS = {
     "pairs": "Optional[Dict[str, str]] = None",
     "words": "Optional[List[str]] = None",
     "whole": "int = {}",
+    "whole_or_auto": "int = {}",
     "integer": "int = {}",
     "seconds": "float = {}",
 }

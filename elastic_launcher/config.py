@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from elastic_launcher.options import (
+    AUTO,
     CHANGES,
     GIVEN_KEYS,
     OPTIONS,
@@ -23,6 +24,7 @@ from elastic_launcher.options import (
     nodes_message,
     read_option,
     share_message,
+    whole_message,
     without_edges,
 )
 from elastic_launcher.period import read_period
@@ -95,7 +97,7 @@ class JobConfig:
     rdzv_backend: str = "elastic-launcher"
     max_failures: int | None = None
     global_batch_size: int | None = None
-    max_batch_per_gpu: int | None = None
+    max_batch_per_gpu: int | str | None = None
     autoscale_batch_size: int | None = None
     checkpoint_every: str | None = None
     keep_checkpoints: int = 2
@@ -110,10 +112,11 @@ class JobConfig:
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ConfigError(nodes_message(f"{self.min_nodes}:{self.max_nodes}"))
         for option in OPTIONS:
-            if option.kind == "whole" and option.key != "metrics_port":
+            if option.kind in ("whole", "whole_or_auto") and option.key != "metrics_port":
                 value = getattr(self, option.key)
-                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                    raise ConfigError(f"{option.flag} is {value}: it must be a whole number, 1 or more")
+                known = value is None or (option.kind == "whole_or_auto" and value == AUTO)
+                if not known and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                    raise ConfigError(whole_message(option, value))
             if option.kind == "integer":
                 value = getattr(self, option.key)
                 if not isinstance(value, int) or isinstance(value, bool) or not option.least <= value <= option.most:

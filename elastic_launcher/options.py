@@ -18,6 +18,8 @@ from elastic_launcher import variables
 from elastic_launcher.argument import word
 from elastic_launcher.period import read_seconds
 
+AUTO = "auto"
+"""In the place of a number that the job finds by itself."""
 GIVEN_KEYS = ("namespace", "project", "queue", "pipeline", "job")
 """What a user may say of a job for hints to be matched by."""
 MATCH_KEYS = (*GIVEN_KEYS, "id")
@@ -42,8 +44,8 @@ class Option:
 
     Attributes:
         key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``integer``, ``seconds``, ``text``, ``choice``, ``pairs``, ``words``, ``share``,
-            ``period``, ``time`` or ``switch``: what its text is read as. ``whole`` is 1 or more.
+        kind: ``nodes``, ``whole``, ``whole_or_auto``, ``integer``, ``seconds``, ``text``, ``choice``, ``pairs``,
+            ``words``, ``share``, ``period``, ``time`` or ``switch``: what its text is read as. ``whole`` is 1 or more.
         unit: The placeholder of the value in help texts.
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
@@ -136,8 +138,9 @@ OPTIONS: tuple[Option, ...] = (
         "Failures of the script on single ranks within an hour that cost their node only; without it, none."),
     Option("global_batch_size", "whole", "B", None,
         "Samples of each optimizer step, at any number of nodes.", variables.GLOBAL_BATCH_SIZE),
-    Option("max_batch_per_gpu", "whole", "M", None,
-        "Most samples that a rank works on at a time.", variables.MAX_BATCH_PER_GPU),
+    Option("max_batch_per_gpu", "whole_or_auto", "M|auto", None,
+        "Most samples that a rank works on at a time; `auto` has each rank find how many fit into its memory.",
+        variables.MAX_BATCH_PER_GPU),
     Option("autoscale_batch_size", "whole", "MAX", None,
         "Let the global batch adapt while the job trains, up to so many samples; the script must allow it.",
         variables.AUTOSCALE_BATCH_SIZE),
@@ -209,6 +212,12 @@ def share_message(text: str) -> str:
     return f"--share is {text!r}: it must be I/N with whole numbers, 1 <= I <= N, for example --share 1/2"
 
 
+def whole_message(option: Option, given: object) -> str:
+    """Returns the error about an impossible ``whole`` or ``whole_or_auto``."""
+    auto = f", or {AUTO}" if option.kind == "whole_or_auto" else ""
+    return f"{option.flag} is {given}: it must be a whole number, 1 or more{auto}"
+
+
 def integer_message(option: Option, given: object) -> str:
     """Returns the error about an impossible ``integer``."""
     return f"{option.flag} is {given!r}: it must be a whole number, {option.least:g} to {option.most:g}"
@@ -241,10 +250,10 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
         if index is None or count is None or not 1 <= index <= count:
             raise ConfigError(share_message(text))
         return {option.key: (index, count)}
-    if option.kind == "whole":
-        number = read_whole(text)
+    if option.kind in ("whole", "whole_or_auto"):
+        number = AUTO if option.kind == "whole_or_auto" and text == AUTO else read_whole(text)
         if not number:
-            raise ConfigError(f"{option.flag} is {text!r}: it must be a whole number, 1 or more")
+            raise ConfigError(whole_message(option, repr(text)))
         return {option.key: number}
     if option.kind == "integer":
         if not _INTEGER.fullmatch(text):

@@ -90,7 +90,7 @@ class Coordinator:
         platform: Knows what a platform does to the launcher; None where it runs by itself.
         origin: The checkpoint that the job resumes from; None for a new job.
         takeover: The nodes that an earlier launcher has left running; None if there are none.
-        last_hint: The hint that it follows while no hint can be read; None for a new job.
+        last_hint: The hint that it follows while no hint can be read, and its batch's maximum; None for a new job.
         batches: The changes of the global batch that the events so far have recorded.
         micro_batches: Where micro-batches were too large for memory, by the events so far.
         monotonic: The clock of all waits.
@@ -397,6 +397,8 @@ class Coordinator:
     def _emit(self, kind: str, generation: int, **fields: Any) -> None:
         if kind == "generation_formed":
             self._store.forget_before(fields["formation"])
+        elif kind == "step_times":
+            self._hints.note_most_samples(fields["bounds"]["max_batch_size"])
         self._on_event(self._events.append(kind, generation, **fields))
 
     def _resume_from(self, found: ResumePointFound) -> None:

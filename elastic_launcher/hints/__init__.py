@@ -6,7 +6,7 @@ from elastic_launcher.hints.edit import edit
 from elastic_launcher.hints.file import FileSource
 from elastic_launcher.hints.match import parse_match
 from elastic_launcher.hints.policy import HintPolicy, Outcome
-from elastic_launcher.hints.resolve import Demand, Resolution, resolve
+from elastic_launcher.hints.resolve import Demand, Resolution, most_samples, resolve
 from elastic_launcher.hints.source import HintRead, HintSource
 from elastic_launcher.hints.values import HintError
 
@@ -22,6 +22,7 @@ __all__ = [
     "Outcome",
     "Resolution",
     "edit",
+    "most_samples",
     "parse",
     "parse_match",
     "resolve",

@@ -26,7 +26,7 @@ class Demand:
         min_nodes: Fewest nodes that it runs on.
         max_nodes: Most nodes that it can use.
         nproc_per_node: Ranks (GPUs) of each node.
-        global_batch_size: Samples of a step, where known: there are no more ranks, but for the minimum of nodes.
+        global_batch_size: Most samples of a step, where known: there are no more ranks, but for the minimum of nodes.
         share: (i, n) for the i-th of n equal parts of what is matched, i from 1.
     """
 
@@ -43,6 +43,19 @@ class Demand:
         if self.global_batch_size is None:
             return self.max_nodes
         return min(self.max_nodes, max(self.min_nodes, self.global_batch_size // self.nproc_per_node))
+
+
+def most_samples(first: int | None, most: int | None, reported: int | None) -> int | None:
+    """Returns the most samples that a step of a job may have; None where its options don't say how many it has.
+
+    A batch that adapts grows with the ranks, so its maximum counts, and not the present batch.
+
+    Args:
+        first: The global batch with which it begins, by its options.
+        most: The largest one, by its options.
+        reported: The largest one, by what the job has told since it trains.
+    """
+    return None if first is None else max(first, most or reported or first)
 
 
 @dataclass(frozen=True, slots=True)

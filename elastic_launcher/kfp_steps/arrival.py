@@ -14,11 +14,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from elastic_launcher.argument import word
-from elastic_launcher.options import ConfigError
+from elastic_launcher.options import AUTO, OPTIONS, ConfigError
 
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
 the step's artifacts beside them."""
+AUTO_NUMBER = -1
+"""How a task's input that is a number, as Kubeflow wants it, has ``auto``."""
 _PREFIX = "data:text/x.elastic-launcher,"
 _CHANGED = re.compile(r"\$[$(]|\{\{")
 _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
@@ -37,6 +39,8 @@ def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(inputs)
     for name in ("arguments", "match"):  # numbers would all come as fractions
         given |= {name: _words(name, given[name])} if name in given else {}
+    found = (option.key for option in OPTIONS if option.kind == "whole_or_auto" and given.get(option.key) == AUTO)
+    given |= dict.fromkeys(found, AUTO_NUMBER)
     given = {name: protected(value, name) for name, value in given.items()}
     check_size(given)
     return given

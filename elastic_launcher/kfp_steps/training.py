@@ -20,12 +20,12 @@ from elastic_launcher.engines.kubernetes.objects.names import STEP_VARIABLE, job
 from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.events import EventError
 from elastic_launcher.host.machine import gpus
-from elastic_launcher.kfp_steps.arrival import revealed
+from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, revealed
 from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
-from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, read_option
+from elastic_launcher.options import AUTO, BY_KEY, OPTIONS, ConfigError, read_option
 from elastic_launcher.pipeline_step import (
     Companion,
     StepFailed,
@@ -188,14 +188,17 @@ def _source(given: Mapping[str, Any]) -> str:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the options that the component's parameters give; 0 leaves an optional one out."""
+    """Returns the options that the component's parameters give; 0 leaves an optional one out.
+
+    Kubeflow's inputs have one type each: where a number may be ``auto``, that is -1.
+    """
     found: dict[str, object] = {}
     for option in OPTIONS:
         if option.key in given and option.key not in ("script", "module", "arguments", "work_dir", "data"):
             value = given[option.key]
-            found[option.key] = (
-                value or None if option.kind in ("whole", "seconds") and option.default is None else value
-            )
+            if option.kind in ("whole", "whole_or_auto", "seconds") and option.default is None:
+                value = value or None
+            found[option.key] = AUTO if option.kind == "whole_or_auto" and value == AUTO_NUMBER else value
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic_launcher.events import Event
+from elastic_launcher.options import AUTO
 from elastic_launcher.report.state import JobState, outcome
 from elastic_launcher.report.words import duration, first_line, listing, number, plural, rate, share
 
@@ -106,8 +107,11 @@ def shape(started: Mapping[str, Any]) -> str:
     parts = [f"{nodes} of {plural(started.get('nproc_per_node') or 1, 'rank')}"]
     if started.get("global_batch_size"):
         parts.append(f"{number(started['global_batch_size'])} samples a step")
-    if started.get("max_batch_per_gpu"):
-        parts.append(f"at most {number(started['max_batch_per_gpu'])} a GPU at a time")
+    most = started.get("max_batch_per_gpu")
+    if most == AUTO:
+        parts.append("as many samples a GPU at a time as fit")
+    elif most:
+        parts.append(f"at most {number(most)} a GPU at a time")
     return ", ".join(parts)
 
 

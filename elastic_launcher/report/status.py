@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.events import significant
-from elastic_launcher.hints.resolve import Demand
+from elastic_launcher.hints.resolve import Demand, most_samples
 from elastic_launcher.report.state import JobState, NodeState
 from elastic_launcher.report.words import duration
 
@@ -134,7 +134,9 @@ def _asked(state: JobState, job: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     if not (config.get("min_nodes") and config.get("max_nodes")):
         return config, None
     per_node = config.get("nproc_per_node") or 1
-    return config, Demand({}, config["min_nodes"], config["max_nodes"], per_node, config.get("global_batch_size"))
+    reported = state.step_times.get("bounds", {}).get("max_batch_size")
+    batch = most_samples(config.get("global_batch_size"), config.get("autoscale_batch_size"), reported)
+    return config, Demand({}, config["min_nodes"], config["max_nodes"], per_node, batch)
 
 
 def goodput_table(state: JobState, job: Mapping[str, Any]) -> Table | None:

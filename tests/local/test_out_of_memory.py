@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,16 @@ def train_plain(options: dict[str, Any], steps: int) -> dict[str, torch.Tensor]:
 
 
 def play(
-    folder: Path, nodes: str, code: int = 0, meanwhile: Callable[[Launcher], object] = lambda job: None, **options: Any
+    folder: Path,
+    nodes: str,
+    code: int = 0,
+    meanwhile: Callable[[Launcher], object] = lambda job: None,
+    given: Sequence[str] = (),
+    **options: Any,
 ) -> Launcher:
     """Trains to the end."""
     script = json.dumps({"folder": str(folder), **options})
-    with launched("--nodes", nodes, "--", memory_train.__file__, script, cwd=folder) as job:
+    with launched("--nodes", nodes, *given, "--", memory_train.__file__, script, cwd=folder) as job:
         meanwhile(job)
         assert job.wait(LONG) == code, job.stderr
     assert_no_process(job.work_dir)
@@ -125,16 +130,16 @@ def test_processes_that_come_back_with_smaller_micro_batches_do_not_count_as_fai
 
 
 @pytest.mark.parametrize(
-    ("where", "changes", "most"),
+    ("where", "given", "changes", "most"),
     [
-        pytest.param("backward", [(1, 11, 10)], 10, id="in job.backward"),
-        pytest.param("forward", [(1, 16, 8)], 8, marks=pytest.mark.thorough, id="where it costs the process"),
+        pytest.param("backward", ["--max-batch-per-gpu", "auto"], [(1, 11, 10)], 10, id="in job.backward"),
+        pytest.param("forward", [], [(1, 16, 8)], 8, marks=pytest.mark.thorough, id="where it costs the process"),
     ],
 )
 def test_the_largest_micro_batch_that_fits_is_found_in_the_rehearsal(
-    tmp_path: Path, where: str, changes: list[tuple[int, int, int]], most: int
+    tmp_path: Path, where: str, given: list[str], changes: list[tuple[int, int, int]], most: int
 ) -> None:
-    job = play(tmp_path, "1:1", fits={"": 10}, where=where, m="auto")
+    job = play(tmp_path, "1:1", given=given, fits={"": 10}, where=where, m=None if given else "auto")
     assert lowered(job) == changes
     member = 1 + len(job.events.of("node_failed"))
     assert {size for _, size in sizes(tmp_path, member)} == {BATCH // math.ceil(BATCH / most), 1}  # the tail is one

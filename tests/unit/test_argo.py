@@ -118,6 +118,7 @@ def test_what_an_author_sets_is_what_the_launcher_reads() -> None:
         "require_hints": "true",
         "max_runtime": "12h",
         "global_batch_size": "256",
+        "max_batch_per_gpu": "auto",
         "checkpoint_every": "100 steps",
         "checkpoint_dir": "s3://models/digits",
         "name": "digits",

@@ -113,6 +113,7 @@ def test_what_a_step_says_is_what_the_launcher_reads(front: Front) -> None:
         start_timeout=30,
         max_failures=3,
         global_batch_size=256,
+        max_batch_per_gpu="auto",
         checkpoint_every="100 steps",
         checkpoint_dir="s3://models/digits",
         job_name="digits",
@@ -140,6 +141,7 @@ def test_what_a_step_says_is_what_the_launcher_reads(front: Front) -> None:
         start_timeout=30.0,
         max_failures=3,
         global_batch_size=256,
+        max_batch_per_gpu="auto",
         checkpoint_every="100 steps",
         checkpoint_dir="s3://models/digits",
     )

@@ -28,6 +28,7 @@ GOLDEN = ROOT / "tests" / "golden"
 PIPELINES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
 KINDS = {
     "whole": "Integer",
+    "whole_or_auto": "Integer",
     "integer": "Integer",
     "seconds": "Float",
     "switch": "Boolean",
@@ -39,6 +40,7 @@ KINDS = {
     "period": "String",
     "time": "String",
 }
+OF_NUMBERS = ("whole", "whole_or_auto", "seconds")
 AS_ARTIFACTS = {"data", "output"}
 ELSEWHERE = {
     "elastic_train": {"engine", "pod_template", "node_image", "gpu_resource", "pending_timeout", "min_wait"},
@@ -126,7 +128,7 @@ def test_the_parameters_defaults_are_the_options_defaults(component: Any) -> Non
     given |= {
         option.key: given[option.key] or None
         for option in OPTIONS
-        if option.kind in ("whole", "seconds") and option.default is None and given.get(option.key) == 0
+        if option.kind in OF_NUMBERS and option.default is None and given.get(option.key) == 0
     }
     argv = run_arguments("train.py", "", [], given, Path("unused"))
     assert read(argv) == JobConfig.from_texts({}, ["train.py"])

@@ -85,7 +85,7 @@ def elastic_train(
         max_nodes: Most nodes; 0 for as many as the pod has GPUs for, and min_nodes where it has none.
         nproc_per_node: Processes on each node, one for a GPU.
         global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
-        max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
+        max_batch_per_gpu: Most samples of a GPU at a time, read likewise; 0 where the script says it, -1 to find it.
         autoscale_batch_size: Most samples of a batch that adapts, if the script allows it; 0 where the script says it.
         hints: Quota hints that are followed while the training runs; without any, max_nodes are used.
         match: What the hints are matched by, such as queue and pipeline.

@@ -38,6 +38,8 @@ class BatchRecord:
                 record = record.at_restart(event.get("resumed_step") or 0)
             elif event.kind in ("quota_wait", "nodes_wait") and event.get("step") is not None:
                 record = record.at_restart(event["step"])
+            elif event.kind == "generation_formed" and event.get("first_step") is not None:
+                record = record._from(event["first_step"])
             elif event.kind == "batch_changed":
                 record = record._with(event["step"], event["new"])
         return record
@@ -45,6 +47,11 @@ class BatchRecord:
     def at_restart(self, step: int) -> BatchRecord:
         """Returns the record of a job that restarts from a step."""
         return replace(self, restarted=step)
+
+    def _from(self, step: int) -> BatchRecord:
+        """Returns the record of a job whose next step is this one: where changes came later, it has restarted."""
+        undone = self.changes and step <= self.changes[-1][0]
+        return self.at_restart(step) if undone and (self.restarted is None or step < self.restarted) else self
 
     def take(self, report: BatchChanged) -> tuple[BatchRecord, list[Mapping[str, Any]]]:
         """Returns the record after a report, and the fields of the events that are due."""

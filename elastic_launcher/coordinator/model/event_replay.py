@@ -66,10 +66,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LastHint:
-    """The last hint of a job, which it follows while no hint can be read; ``nodes`` is None where it followed none."""
+    """The last hint of a job that has begun, which it follows while no hint can be read.
+
+    Attributes:
+        nodes: How many it may have; None where it followed none.
+        allowed: GPUs that it may hold.
+        most_samples: The largest global batch that the job has reported; None if it has not.
+    """
 
     nodes: int | None = None
     allowed: int = 0
+    most_samples: int | None = None
 
 
 def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> LastHint | None:
@@ -80,17 +87,19 @@ def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> La
     """
     if not resumes and not any(event.kind == "generation_formed" for event in events):
         return None
+    bounds = (event["bounds"] for event in reversed(events) if event.kind == "step_times")
+    most_samples = next((one.get("max_batch_size") for one in bounds), None)
     place = next((at for at in reversed(range(len(events))) if events[at].kind == "hint_applied"), None)
     if place is None:
-        return LastHint()
+        return LastHint(most_samples=most_samples)
     told, since = events[place], events[place:]
     target, allowed = told.get("target_nodes"), told.get("allowed") or 0
     if target is None:
-        return LastHint(None, allowed)
+        return LastHint(None, allowed, most_samples)
     limit = told.get("limit")
     most = (allowed if limit is None else min(allowed, limit)) // nproc_per_node
     formed = [event.get("nodes") or 0 for event in since if event.kind == "generation_formed"]
-    return LastHint(max(target, *(min(nodes, most) for nodes in formed), 0), allowed)
+    return LastHint(max(target, *(min(nodes, most) for nodes in formed), 0), allowed, most_samples)
 
 
 def past_after(past: Past, events: Sequence[Event]) -> Past:

@@ -6,13 +6,23 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.deadlines import RECLAIM_SECONDS
 from elastic_launcher.coordinator.model.event_replay import LastHint
 from elastic_launcher.coordinator.model.state import Target
-from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
+from elastic_launcher.hints import (
+    Debounce,
+    Demand,
+    HintError,
+    HintPolicy,
+    HintRead,
+    HintSource,
+    Resolution,
+    most_samples,
+    resolve,
+)
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
 from elastic_launcher.report.words import plural
 
@@ -59,7 +69,7 @@ class HintFollower:
             config.min_nodes,
             config.max_nodes,
             config.nproc_per_node,
-            config.global_batch_size,
+            self._most_samples(None if held is None else held.most_samples),
             config.share,
         )
         self._policy = HintPolicy(source.name if source is not None else "")
@@ -287,6 +297,16 @@ class HintFollower:
         if reclaim_by is None:
             return math.inf
         return self._clocks.monotonic() + max(reclaim_by - self._clocks.wall(), RECLAIM_SECONDS)
+
+    def note_most_samples(self, samples: int) -> None:
+        """Takes how many samples the job's global batch may have, by its own report: so many ranks are of use."""
+        most = self._most_samples(samples)
+        if most != self._demand.global_batch_size:
+            self._demand = replace(self._demand, global_batch_size=most)
+            self._wake.put_nowait(None)
+
+    def _most_samples(self, reported: int | None) -> int | None:
+        return most_samples(self._config.global_batch_size, self._config.autoscale_batch_size, reported)
 
     def note_notice(self, nodes: int) -> None:
         """Lowers the target after a notice, and delays growth.

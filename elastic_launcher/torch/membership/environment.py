@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from elastic_launcher import variables
-
-AUTO = "auto"
+from elastic_launcher.options import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,15 @@ def _setting(name: str, argument: int | None, variable: str, environment: Mappin
         return _whole(name, argument)
     given = _read_whole(variable, text)
     if argument is not None and _whole(name, argument) != given:
-        raise ValueError(
-            f"{name} is {argument} in init() but {given} in {variable} (from the launcher); give it in one place, "
-            "or the same in both"
-        )
+        raise ValueError(_differ(name, argument, given, variable))
     return given
+
+
+def _differ(name: str, argument: object, given: object, variable: str) -> str:
+    return (
+        f"{name} is {argument!r} in init() but {given} in {variable} (from the launcher); give it in one place, or the "
+        "same in both"
+    )
 
 
 def read_batch(
@@ -88,17 +92,19 @@ def read_batch(
         ValueError: If a number is missing, not a whole number of 1 or more, or given twice and different.
     """
     batch = _setting("global_batch_size", global_batch_size, variables.GLOBAL_BATCH_SIZE, environment)
-    if isinstance(max_batch_per_gpu, str):
-        given = environment.get(variables.MAX_BATCH_PER_GPU)
-        if max_batch_per_gpu != AUTO:
-            raise ValueError(f"max_batch_per_gpu is {max_batch_per_gpu!r}; it must be a whole number, or {AUTO!r}")
-        if given is not None:
-            raise ValueError(
-                f"max_batch_per_gpu is {AUTO!r} in init() but {given} in {variables.MAX_BATCH_PER_GPU} (from the "
-                "launcher); give it in one place"
-            )
-        return batch, None
-    return batch, _setting("max_batch_per_gpu", max_batch_per_gpu, variables.MAX_BATCH_PER_GPU, environment)
+    return batch, _largest(max_batch_per_gpu, environment)
+
+
+def _largest(argument: int | str | None, environment: Mapping[str, str]) -> int | None:
+    name, variable = "max_batch_per_gpu", variables.MAX_BATCH_PER_GPU
+    if isinstance(argument, str) and argument != AUTO:
+        raise ValueError(f"{name} is {argument!r}; it must be a whole number, or {AUTO!r}")
+    given = environment.get(variable)
+    if AUTO not in (argument, given):
+        return _setting(name, cast("int | None", argument), variable, environment)
+    if argument is not None and given is not None and argument != given:
+        raise ValueError(_differ(name, argument, given, variable))
+    return None
 
 
 def read_autoscale(environment: Mapping[str, str] = os.environ) -> int | None:

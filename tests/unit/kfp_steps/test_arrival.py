@@ -94,6 +94,14 @@ def test_numbers_and_booleans_are_words_as_json_has_them(tmp_path: Path, monkeyp
     assert step.asked["arguments"] == words[:-1]
 
 
+def test_a_number_that_is_to_be_found_is_sent_as_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = constants(tmp_path, script="a.py", max_batch_per_gpu="auto")
+    assert found["max_batch_per_gpu"] == -1
+    step = Step(tmp_path / "artifacts", monkeypatch)
+    step.run("elastic_train", **found)
+    assert step.asked["options"]["max_batch_per_gpu"] == "auto"
+
+
 def test_a_text_that_kubeflow_completes_and_kubernetes_would_change_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"arguments: Kubeflow fills in a part of a text"):
         constants(tmp_path, script="a.py", arguments=lambda word: [f"{word}$$"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.events import KINDS, Event
-from elastic_launcher.report.describe import describe, waiting
+from elastic_launcher.report.describe import describe, shape, waiting
 from elastic_launcher.report.state import fold
 from tests.support import histories
 
@@ -131,6 +131,8 @@ def test_the_start_says_what_was_asked_for() -> None:
     assert describe(event) == (
         "job bert started on trainer-0: 1 to 3 nodes of 1 rank, 256 samples a step, at most 64 a GPU at a time"
     )
+    found = {"min_nodes": 2, "max_nodes": 2, "max_batch_per_gpu": "auto"}
+    assert shape(found) == "2 nodes of 1 rank, as many samples a GPU at a time as fit"
 
 
 @pytest.mark.parametrize("kind", KINDS)

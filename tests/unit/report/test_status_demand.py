@@ -61,6 +61,7 @@ def test_a_job_that_was_resized_reports_all() -> None:
         ({"nproc_per_node": 8}, (8, 32, 8)),
         ({"nproc_per_node": 2, "global_batch_size": 5}, (2, 4, 2)),
         ({"min_nodes": 3, "global_batch_size": 2}, (3, 3, 1)),
+        ({"global_batch_size": 2, "autoscale_batch_size": 3}, (1, 3, 1)),
     ],
 )
 def test_counts_are_gpus_and_no_more_than_the_batch_has_samples(
@@ -69,6 +70,13 @@ def test_counts_are_gpus_and_no_more_than_the_batch_has_samples(
     found = demand(JobState(), job(**options), now=START)
     assert found is not None
     assert (found["minimum"], found["maximum"], found["per_node"]) == numbers
+
+
+@pytest.mark.parametrize(("most", "maximum"), [(2, 2), (3, 3), (64, 4)])
+def test_a_batch_that_may_grow_is_of_use_to_as_many_gpus_as_its_maximum_has_samples(most: int, maximum: int) -> None:
+    state = JobState(step_times={"bounds": {"base_batch_size": 2, "max_batch_size": most}})
+    found = demand(state, job(global_batch_size=2), now=START)
+    assert found is not None and found["maximum"] == maximum
 
 
 def test_the_id_in_a_cluster_is_the_name_of_the_jobs_service() -> None:

@@ -70,13 +70,35 @@ def test_a_restart_after_the_last_change_is_no_event() -> None:
         (Event("quota_wait", 0, 0, {"step": 3}), 3),
         (Event("nodes_wait", 0, 0, {"step": 3}), 3),
         (Event("quota_wait", 0, 0, {}), None),
-        (Event("generation_formed", 0, 0, {}), None),
+        (Event("generation_formed", 0, 0, {}), None),  # of a script that saves by itself
+        (Event("generation_formed", 0, 0, {"first_step": 10}), None),
+        (Event("generation_formed", 0, 0, {"first_step": 7}), 7),
     ],
 )
 def test_events_say_from_where_a_job_restarted(event: Event, restarted: int | None) -> None:
     record, events = BatchRecord().take(REPORT)
     lines = [Event("batch_changed", 0, 1, fields) for fields in events]
     assert BatchRecord.of([*lines, event]) == BatchRecord(record.changes, restarted)
+
+
+def test_a_launcher_that_takes_over_a_job_that_restarted_from_a_checkpoint_tells_the_batch_that_holds() -> None:
+    """The launcher before it died after the first generation of the restart had formed, and before its first step."""
+    _, events = BatchRecord().take(REPORT)
+    written = [Event("batch_changed", 0, 1, fields) for fields in events]
+    written.append(Event("generation_formed", 1, 2, {"first_step": 7, "cause": "failure"}))
+    kept = BatchChanged(REPORT.entries[:2])
+    record, events = BatchRecord.of(written).take(kept)
+    assert events == [{"step": 7, "old": 32, "new": 16, "reason": "the job restarted from step 7"}]
+    joined = [*written, Event("generation_formed", 1, 3, {"first_step": 8, "cause": "hint"})]
+    assert BatchRecord.of(joined).take(kept) == (record, events)
+
+
+def test_a_generation_at_the_step_from_which_a_batch_holds_is_no_restart() -> None:
+    """Rank 0 was lost in that step, after it had told of it; the step is done again with the same batch."""
+    record, events = BatchRecord().take(REPORT)
+    written = [Event("batch_changed", 0, 1, fields) for fields in events]
+    redone = BatchRecord.of([*written, Event("generation_formed", 1, 2, {"first_step": 9, "cause": "failure"})])
+    assert redone.take(REPORT) == (record, [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9)), max_size=5))))

@@ -120,6 +120,13 @@ def test_the_last_hint_of_a_job_that_has_begun() -> None:
     assert last_hint([START, hints[0], GROWN, hints[1]], 1, resumes=False) == LastHint(2, 2)
 
 
+def test_the_largest_batch_that_a_job_reported_last_goes_with_its_hint() -> None:
+    told = [event("step_times", bounds={"base_batch_size": 8, "max_batch_size": most}) for most in (8, 64)]
+    hint = event("hint_applied", allowed=2, target_nodes=2)
+    assert last_hint([START, FORMED[0], *told], 1, resumes=False) == LastHint(None, 0, 64)
+    assert last_hint([START, hint, FORMED[0], *told], 1, resumes=False) == LastHint(2, 2, 64)
+
+
 @pytest.mark.parametrize(
     ("target", "allowed", "nproc_per_node", "nodes"),
     [

@@ -191,6 +191,36 @@ def test_targets_follow_the_document() -> None:
     assert [target.cause for target, _ in played.told] == ["start", "hint", "hint"]
 
 
+def test_ranks_are_no_more_than_the_first_batch_has_samples_until_the_job_reports_a_larger_maximum() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(document(4))
+        await played.expect(2)
+        played.quota.note_most_samples(3)
+        await played.expect(2, 3)
+        played.quota.note_most_samples(64)
+        await played.expect(2, 3, 4)
+
+    play(story, global_batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "held"),
+    [
+        ({"autoscale_batch_size": 3}, None),
+        ({"autoscale_batch_size": 3}, LastHint(2, 2, 64)),
+        ({}, LastHint(2, 2, 3)),
+    ],
+)
+def test_the_maximum_of_a_batch_that_adapts_counts_from_the_start_where_it_is_known(
+    config: dict[str, Any], held: LastHint | None
+) -> None:
+    async def story(played: Played) -> None:
+        played.source.write(document(4))
+        await played.expect(3)
+
+    play(story, global_batch_size=2, held=held, **config)
+
+
 def test_growth_waits_after_a_shrink() -> None:
     async def story(played: Played) -> None:
         for allowed, targets in ((3, (3,)), (2, (3, 2))):

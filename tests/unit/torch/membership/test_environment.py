@@ -8,6 +8,7 @@ from elastic_launcher.torch.membership.environment import read_batch, read_launc
 from elastic_launcher.variables import GLOBAL_BATCH_SIZE, MAX_BATCH_PER_GPU
 
 GIVEN = {GLOBAL_BATCH_SIZE: "256", MAX_BATCH_PER_GPU: "64"}
+FINDS = GIVEN | {MAX_BATCH_PER_GPU: "auto"}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,7 @@ def test_batch_sizes_come_from_the_arguments_or_the_environment(
         ((256, 2.5), {}, "max_batch_per_gpu is 2.5"),
         ((256, "most"), {}, "max_batch_per_gpu is 'most'; it must be a whole number, or 'auto'"),
         ((256, "auto"), GIVEN, "max_batch_per_gpu is 'auto' in init() but 64 in ELASTIC_MAX_BATCH_PER_GPU"),
+        ((256, 64), FINDS, "max_batch_per_gpu is 64 in init() but auto in ELASTIC_MAX_BATCH_PER_GPU"),
         ((True, 64), {}, "global_batch_size is True"),
         ((None, 64), {GLOBAL_BATCH_SIZE: "many"}, "ELASTIC_GLOBAL_BATCH_SIZE is 'many'"),
         ((None, 64), {GLOBAL_BATCH_SIZE: "0"}, "ELASTIC_GLOBAL_BATCH_SIZE is 0"),
@@ -53,6 +55,7 @@ def test_batch_sizes_that_differ_or_make_no_sense_are_refused(
 def test_a_micro_batch_that_is_to_be_found_needs_the_global_batch() -> None:
     assert read_batch(256, "auto", {}) == (256, None)
     assert read_batch(None, "auto", {GLOBAL_BATCH_SIZE: "256"}) == (256, None)
+    assert read_batch(None, None, FINDS) == read_batch(None, "auto", FINDS) == (256, None)
 
 
 def test_how_the_process_was_started() -> None:
