@@ -267,7 +267,8 @@ def _parse_leave(row: Mapping[str, Any], path: str) -> frozenset[int]:
         raise wrong(where, value, "a list of numbers of nodes")
     if value and ANY in objects(row.get("match", {}), f"{path}.match").get("id", ANY):
         raise HintError(
-            f'"leave" names nodes of one job, and the entry matches others too ({where}); give its "match" the id of the job',
+            f'"leave" names nodes of one job, and the entry matches others too ({where}); '
+            'give its "match" the id of the job',
             where,
         )
     return frozenset(whole_value(node, f"{where}[{number}]", _COUNT, 1) for number, node in enumerate(value))

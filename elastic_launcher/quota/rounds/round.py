@@ -9,7 +9,7 @@ A job is never hinted fewer GPUs than its minimum, but for 0. With nothing chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from elastic_launcher.quota.rounds.members import Member, members_of, without_ke
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Seat, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Grant:
         reclaim_by: When what it holds above ``allowed`` may be killed, in seconds since the epoch, or None.
         reason: Why it has what it has, or why it waits.
         wait_seconds: Seconds that it waits for quota unless its user has said it.
+        leave: The numbers of the nodes that go first.
     """
 
     job: str
@@ -71,6 +72,7 @@ class Grant:
     reclaim_by: float | None
     reason: str
     wait_seconds: float = WAIT_SECONDS
+    leave: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     if not world.stale:
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
-    grants = _grants(world, projects, members, after, reasons, now)
+    grants = _grants(world, projects, members, after, reasons, targets.leaving, now)
     after = _with_reasons(after, grants, now - projects.grow_after)
     return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
@@ -228,8 +230,17 @@ def _grow(
 
 
 def _grants(
-    world: World, projects: Projects, members: Sequence[Member], ledger: Ledger, reasons: Reasons, now: float
+    world: World,
+    projects: Projects,
+    members: Sequence[Member],
+    ledger: Ledger,
+    reasons: Reasons,
+    leaving: Iterable[Seat],
+    now: float,
 ) -> tuple[Grant, ...]:
+    leave: dict[str, list[int]] = {}
+    for seat in leaving:
+        leave.setdefault(seat.job, []).append(seat.node)
     guaranteed = guaranteed_of(world, projects, members, ledger.accounts)
     late = sorted(name for name, account in ledger.accounts.items() if account.is_late(now))
     grants = []
@@ -250,6 +261,7 @@ def _grants(
                 account.reclaim_by,
                 reason,
                 member.project.wait_seconds,
+                tuple(sorted(leave.get(name, ()))),
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))
