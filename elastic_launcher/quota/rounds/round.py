@@ -9,6 +9,7 @@ A job is never hinted fewer GPUs than its minimum, but for 0. With nothing chang
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -23,6 +24,11 @@ from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machin
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
 from elastic_launcher.quota.rounds.world import Seat, World
+
+_TOO_OLD = (
+    "its launcher is of an older version, which reads no entry of its own, so that what it holds counts as that of pods "
+    "that are not elastic; start it with a newer one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class Decision:
         changes: What this round changed, shrinks first.
         targets: What each job should have once all changes have taken place.
         capacity: GPUs that were divided.
-        refused: Why jobs get nothing that belong to no project, or to two, by their ids.
+        refused: Why jobs get no hint that belong to no project, or to two, or can't read one, by their ids.
     """
 
     ledger: Ledger
@@ -106,7 +112,9 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         now: Seconds since the epoch.
     """
     owners, refused = _owners(world, projects)
-    world = _without(world, [job for job in world.jobs if job.id in refused])
+    older = (job.id for job in world.jobs if job.id in owners and "id" not in job.match and not job.finished)
+    refused |= dict.fromkeys(older, _TOO_OLD)
+    world = _without(world, [job for job in world.jobs if job.id in refused], owners)
     ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
     around, elastic = without_kept(world, members)
@@ -143,13 +151,17 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
     return owners, refused
 
 
-def _without(world: World, strangers: Sequence[Job]) -> World:
-    """Returns the world without jobs of no project, and without what these hold."""
-    held = {job.id: job.held for job in strangers}
-    foreign = min(world.capacity, sum(held.values()))
+def _without(world: World, jobs: Sequence[Job], owners: Mapping[str, str]) -> World:
+    """Returns the world without some jobs; what they hold is that of pods that are not elastic, or nobody's."""
+    held = {job.id: job.held for job in jobs}
+    rigid = Counter(world.rigid)
+    for name in held.keys() & owners.keys():
+        rigid[owners[name]] += held[name]
+    foreign = min(world.capacity, sum(gpus for name, gpus in held.items() if name not in owners))
     return replace(
         world,
         jobs=tuple(job for job in world.jobs if job.id not in held),
+        rigid=rigid,
         capacity=world.capacity - foreign,
         foreign=world.foreign + foreign,
         bounds=tuple(bound.less(held) for bound in world.bounds),
