@@ -26,7 +26,7 @@ from elastic_launcher.quota.rounds.targets import Targets, decide_targets
 from elastic_launcher.quota.rounds.world import Seat, World
 
 _TOO_OLD = (
-    "its launcher is of an older version, which reads no entry of its own, so that what it holds counts as that of pods "
+    "its launcher is of an older version, which reads no entry of its own, so what it holds counts as that of pods "
     "that are not elastic; start it with a newer one"
 )
 

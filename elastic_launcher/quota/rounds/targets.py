@@ -90,14 +90,16 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         seats = departures(name, wanted[name] - best.room.own(name), members, gpus, spare, leaving)
         if seats == leaving:
             continue
-        emptied, shrunk = without(world, projects, chosen, seats)
         more = {(bound.name, name): bound.gained(seats) - bound.gained(leaving) for bound in world.bounds}
         counted = {**portions, **{key: portions.get(key, 0) + count for key, count in more.items() if count}}
-        other = _Plan(emptied, projects, shrunk, counted, now)
-        made = other.made(shares)
-        if _lacking(other, wanted) < _lacking(best, wanted):
-            best, gpus, leaving, portions = other, made, seats, counted
-            entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.room.own(name)))}
+        for those in (members,) if chosen is members else (members, chosen):
+            emptied, shrunk = without(world, projects, those, seats)
+            other = _Plan(emptied, projects, shrunk, counted, now)
+            made = other.made(shares)
+            if _lacking(other, wanted) < _lacking(best, wanted):
+                best, gpus, leaving, portions, chosen = other, made, seats, counted, those
+                entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.room.own(name)))}
+                owed = frozenset() if chosen is members else owed
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed, leaving)
 
 

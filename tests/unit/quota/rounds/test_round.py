@@ -14,7 +14,7 @@ from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
 from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
-from tests.support.quota_jobs import job
+from tests.support.quota_jobs import job as report_of
 from tests.support.quota_world import Cluster, random_event
 
 TWO = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2)))
@@ -49,7 +49,7 @@ def test_what_an_older_job_holds_that_reads_no_entry_of_its_own_counts_as_its_pr
     report = {"job": "bert-1f2e", "name": "bert", "state": "running", "started": 1.0, "seconds": 60.0, "step": 5}
     older = job_of({**report, "nodes": nodes})
     projects = Projects((Project("nlp", guaranteed=1, patterns=({"job": "bert"},)), Project("vision", guaranteed=3)))
-    world = World(4, (older, job("resnet", "vision", 1, 4)))
+    world = World(4, (older, report_of("resnet", "vision", 1, 4)))
     known = Ledger(3, {"bert-1f2e": Account("nlp", 1, 1, 3)})  # of a controller that told it what it could not read
     for ledger in (Ledger(), known):
         decision = decide(world, projects, ledger, 100.0)
