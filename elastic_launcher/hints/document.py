@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.hints.match import read_match
+from elastic_launcher.hints.match import ANY, read_match
 from elastic_launcher.hints.values import (
     GPUS,
     HintError,
@@ -41,7 +41,7 @@ DEFAULT_GROW_AFTER = 60.0
 _COUNT = "a whole number, 1 or more"
 _TOP_KEYS = {"apiVersion", "generation", "observedAt", "ttlSeconds", "source", "defaults", "hints"}
 _DEFAULTS_KEYS = {"gpus", "flavor", "gpusPerNode", "sizes", "growAfterSeconds", "waitSeconds", "reclaim"}
-_ENTRY_KEYS = _DEFAULTS_KEYS | {"match", "priority"}
+_ENTRY_KEYS = _DEFAULTS_KEYS | {"match", "priority", "leave"}
 _NUMBER = "0|[1-9][0-9]{0,17}"
 _FLAT = re.compile(rf"\s*(?:(?P<guaranteed>{_NUMBER})\s*:\s*)?(?P<allowed>{_NUMBER})\s*")
 
@@ -63,6 +63,7 @@ class Entry:
         reclaim_to: What is to be left, when GPUs are being taken back.
         reclaim_by: When they may be gone, in seconds since the epoch, or None if not given.
         wait: Seconds that a job waits for quota where its user has not said it, or None if not given.
+        leave: Numbers of the nodes that go first when the job shrinks.
     """
 
     path: str
@@ -77,6 +78,7 @@ class Entry:
     reclaim_to: int | None = None
     reclaim_by: float | None = None
     wait: float | None = None
+    leave: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ def _parse_entry(row: Any, path: str, known: set[str], warnings: list[str]) -> E
         DEFAULT_GROW_AFTER if grow_after is None else grow_after,
         *_parse_reclaim(row, path, guaranteed, warnings),
         wait=seconds(row, "waitSeconds", path),
+        leave=_parse_leave(row, path) if "leave" in known else frozenset(),
     )
     warnings += [
         f"size {size} of {path}.sizes is never used: it is no multiple of gpusPerNode, {entry.gpus_per_node}"
@@ -254,6 +257,21 @@ def _parse_sizes(row: Mapping[str, Any], path: str) -> tuple[int, ...]:
         raise wrong(where, value, "a list of numbers of GPUs")
     sizes = {whole_value(size, f"{where}[{number}]", _COUNT, 1) for number, size in enumerate(value)}
     return tuple(sorted(sizes))
+
+
+def _parse_leave(row: Mapping[str, Any], path: str) -> frozenset[int]:
+    """Returns the nodes of one job that go first; their numbers are those of no other job."""
+    where = f"{path}.leave"
+    value = row.get("leave", [])
+    if not isinstance(value, list):
+        raise wrong(where, value, "a list of numbers of nodes")
+    if value and ANY in objects(row.get("match", {}), f"{path}.match").get("id", ANY):
+        raise HintError(
+            f'"leave" names nodes of one job, and the entry matches others too ({where}); '
+            'give its "match" the id of the job',
+            where,
+        )
+    return frozenset(whole_value(node, f"{where}[{number}]", _COUNT, 1) for number, node in enumerate(value))
 
 
 def _parse_reclaim(

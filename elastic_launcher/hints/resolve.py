@@ -73,6 +73,7 @@ class Resolution:
         why: How this came about, line by line.
         reclaim_by: When what is taken back may be gone, in seconds since the epoch, or None.
         wait: Seconds that the job waits for quota where its user has not said it, or None.
+        leave: Numbers of the nodes that go first when the job shrinks.
     """
 
     nodes: int
@@ -85,6 +86,7 @@ class Resolution:
     why: tuple[str, ...]
     reclaim_by: float | None = None
     wait: float | None = None
+    leave: frozenset[int] = frozenset()
 
     def wanted(self, current: int) -> int:
         """Returns the nodes that a job should have that runs on ``current`` of them; 0 when it has to end.
@@ -134,6 +136,7 @@ def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -
         (_why_winner(winner, others), *why_numbers, *why_nodes),
         winner.reclaim_by if _reclaims(winner) else None,
         _wait(matching, document.defaults),
+        winner.leave,
     )
 
 

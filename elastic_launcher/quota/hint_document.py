@@ -188,6 +188,8 @@ def _entry(grant: Grant) -> dict[str, Any]:
     if grant.reclaim_by is not None and grant.holds > grant.allowed:
         numbers["allowed"] = grant.holds
         entry["reclaim"] = {"to": grant.allowed, "by": _moment(grant.reclaim_by), "reason": grant.reason}
+    if grant.leave and grant.allowed:
+        entry["leave"] = list(grant.leave)
     if grant.limit is not None:
         numbers["limit"] = max(grant.limit, numbers["allowed"])
     return entry

@@ -101,6 +101,31 @@ def test_a_project_borrows_the_owner_gets_its_gpus_back_and_a_paused_job_goes_on
         assert short == [], "no node was made for a GPU that another job still held"
 
 
+def test_a_borrower_leaves_the_machine_of_an_owner_that_can_use_no_other(there: Controllers, tmp_path: Path) -> None:
+    with (
+        pods.namespace(there.kubectl, "crowd") as crowd,
+        stages(tmp_path, there, "bert", "resnet") as (bert, resnet),
+    ):
+        fill(there.kubectl, crowd, 2, 2)
+        there.projects(document(project("nlp", 2, bert.space), project("vision", 2, resnet.space)))
+        launch(bert, there, "bert", "1:4")
+        borrowed = formed(bert, 4, 0, LONG)
+        pinned = {"nodeSelector": {"kubernetes.io/hostname": "node-0"}}
+        launch(resnet, there, "resnet", "2:2", template=pinned)
+        formed(resnet, 2, 0, LONG)
+        formed(bert, 2, borrowed["generation"], LONG)
+        until(lambda: machines_of(bert) == ["node-1", "node-1"], "the borrower is on the other machine", LONG)
+        assert machines_of(resnet) == ["node-0", "node-0"]
+        assert {one["cause"] for one in bert.events.of("node_left")} == {"hint"}
+        end_training(resnet)
+        end_training(bert)
+
+
+def machines_of(stage: Stage) -> list[str]:
+    """Returns the machine of each node that is there."""
+    return sorted(pod["spec"].get("nodeName", "") for pod in stage.nodes().values())
+
+
 def test_a_job_stays_within_the_resource_quota_of_its_namespace(there: Controllers, tmp_path: Path) -> None:
     with stages(tmp_path, there, "bert") as (bert,):
         limit(bert, 3)

@@ -135,3 +135,23 @@ def test_augmented_samples_are_the_same_at_any_size_and_with_any_workers(tmp_pat
         assert_no_process(job.work_dir)
     assert len(sums[0]) == 10
     assert sums[0] == pytest.approx(sums[1], rel=1e-12)
+
+
+@pytest.mark.thorough
+def test_the_nodes_that_the_hint_names_leave_and_new_ones_come_when_there_is_room(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 3)
+    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options(tmp_path), cwd=tmp_path) as job:
+        first = formed(job, 3, 0)
+        job_id = json.loads((job.work_dir / "job.json").read_text())["id"]
+        entry = {"match": {"id": job_id}, "growAfterSeconds": 0}
+        allow(hints, 1, {**entry, "gpus": {"allowed": 2}, "leave": [1]})
+        second = formed(job, 2, first["generation"])
+        allow(hints, 1, {**entry, "gpus": {"allowed": 3}, "leave": [2, 3]})
+        third = formed(job, 3, second["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    nodes = [{member["node"] for member in event["members"]} for event in (first, second, third)]
+    assert nodes == [{1, 2, 3}, {2, 3}, {2, 3, 4}], "the third asks for no node to go: none is too many"
+    assert {event["node"]: event["cause"] for event in job.events.of("node_left")} == {1: "hint"}
+    assert_each_sample_once(read_ledgers(tmp_path), SAMPLES, BATCH, MICRO)

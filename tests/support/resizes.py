@@ -13,10 +13,17 @@ LONG = 150.0
 """Seconds to wait for a joiner: it imports torch twice, on a machine that is busy training."""
 
 
-def allow(path: Path, gpus: int) -> None:
-    """Edits the hints file as an administrator would: aside, then in one move."""
+def allow(path: Path, gpus: int, *entries: dict[str, Any]) -> None:
+    """Edits the hints file as an administrator would: aside, then in one move.
+
+    Args:
+        path: The file.
+        gpus: What jobs are allowed that no entry matches.
+        entries: What else it says.
+    """
     document = {
         "apiVersion": "elastic-hints/v1",
+        "hints": list(entries),
         "defaults": {"gpus": {"guaranteed": 1, "allowed": gpus, "limit": 4}, "growAfterSeconds": 0},
     }
     aside = path.with_suffix(".new")

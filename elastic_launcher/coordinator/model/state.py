@@ -89,6 +89,7 @@ class Target:
         by: When nodes above the number may be killed.
         within: How many nodes are within the guarantee, if that is known and the others differ from them.
         wait: Seconds that the job waits for quota, where the hint says it and the user has not; else None.
+        leave: Numbers of the nodes that go first where there are too many.
     """
 
     nodes: int
@@ -99,6 +100,7 @@ class Target:
     by: float = math.inf
     within: int | None = None
     wait: float | None = None
+    leave: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,13 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
 
 
 def release_surplus(state: State, now: float) -> Decision:
-    """Dismisses the nodes above the target: those not admitted first, then those over quota, then the youngest."""
+    """Dismisses the nodes above the target.
+
+    Those that the hint names go first, then those not admitted, then those over quota, then the youngest.
+    """
     assert state.target is not None
     leavers = state.formation.leavers if state.formation is not None else ()
-    wanted, by = state.target.nodes, state.target.by
+    wanted, by, named = state.target.nodes, state.target.by, state.target.leave
     told = []
     for node in [state.nodes[number] for number in sorted(state.nodes.leaving)]:
         if node.phase is not Phase.ADMITTED:
@@ -65,7 +68,8 @@ def release_surplus(state: State, now: float) -> Decision:
     surplus = []
     if excess > 0:
         surplus = sorted(
-            state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.over_quota, one.number)
+            state.staying(),
+            key=lambda one: (one.number in named, one.phase is not Phase.ADMITTED, one.over_quota, one.number),
         )[wanted:]
     for node in surplus:
         if node.phase is Phase.ADMITTED:

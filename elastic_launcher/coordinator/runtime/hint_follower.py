@@ -76,7 +76,7 @@ class HintFollower:
         self._debounce = Debounce()
         self._current = 0
         self._runs = False
-        self._reported: tuple[int | float | None, ...] | None = None
+        self._reported: tuple[object, ...] | None = None
         self._announced: tuple[int | float | None, ...] | None = None
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
@@ -279,14 +279,16 @@ class HintFollower:
         self._current = nodes
         numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         reclaim_by = wait = None
+        leave: frozenset[int] = frozenset()
         if resolution is not None:
             numbers = (resolution.guaranteed, resolution.allowed, resolution.limit)
-            reclaim_by = resolution.reclaim_by
+            reclaim_by, leave = resolution.reclaim_by, resolution.leave
             wait = resolution.wait if self._config.wait_for_quota is None else None
-        if self._reported != (nodes, *numbers, reclaim_by, wait):
-            self._reported = (nodes, *numbers, reclaim_by, wait)
+        reported = (nodes, *numbers, reclaim_by, wait, leave)
+        if self._reported != reported:
+            self._reported = reported
             by, within = self._monotonic_at(reclaim_by), self._within(numbers[0])
-            self._on_target(Target(nodes, cause, *numbers, by=by, within=within, wait=wait), message)
+            self._on_target(Target(nodes, cause, *numbers, by=by, within=within, wait=wait, leave=leave), message)
 
     def _within(self, guaranteed: int | None) -> int | None:
         """Returns how many nodes are within a guarantee, in GPUs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from elastic_launcher.quota.jobs import Job
@@ -95,15 +95,32 @@ def _as_it_is(member: Member) -> Member:
 
 def without_movable(world: World, projects: Projects, members: Sequence[Member]) -> tuple[World, Sequence[Member]]:
     """Returns what is there, and the members, as if no job held machines that others need which can use no others."""
+    return loosened(world, projects, members, lambda bound: bound.movable)
+
+
+def loosened(
+    world: World, projects: Projects, members: Sequence[Member], more: Callable[[Bound], int]
+) -> tuple[World, Sequence[Member]]:
+    """Returns what is there, and the members, where bounds leave more.
+
+    Args:
+        world: What is there.
+        projects: The projects.
+        members: The jobs.
+        more: Returns how many GPUs more a bound leaves.
+    """
     bounds = {*world.bounds, *(bound for member in members for bound in member.bounds)}
-    moved = {bound: replace(bound, gpus=bound.gpus + bound.movable) for bound in bounds if bound.movable}
+    moved = {bound: replace(bound, gpus=bound.gpus + gpus) for bound in bounds if (gpus := more(bound))}
     if not moved:
         return world, members
     found = []
     for member in members:
-        if any(bound.movable for bound in member.bounds):
+        if any(bound in moved for bound in member.bounds):
             own = tuple(moved.get(bound, bound) for bound in member.bounds)
-            member = replace(member, bounds=own, sizes=_sizes(member.job, member.project, projects, own))
+            sizes, most = _sizes(member.job, member.project, projects, own), max(member.sizes, default=0)
+            bound = member.fixed is not None or member.ceiling != most  # by more than what is loosened
+            ceiling = member.ceiling if bound else max(sizes, default=0)
+            member = replace(member, bounds=own, sizes=sizes, ceiling=ceiling)
         found.append(member)
     return replace(world, bounds=tuple(moved.get(bound, bound) for bound in world.bounds)), found
 

@@ -146,10 +146,11 @@ class Reasons:
         name, own, least = member.job.id, member.project.name, member.job.minimum
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
+        targeted = self._targets.gpus[name]  # with what others are to leave to it
         for bound in member.bounds:
-            if bound.most(own) < least:
+            if bound.most(own) < least and not targeted:
                 return f"waits: it needs {gpus(least)}, and {self._left_by(bound, member)}"
-        if not member.sizes:
+        if not member.sizes and not targeted:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
         if least > self._world.capacity:
@@ -159,7 +160,7 @@ class Reasons:
             return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
         if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
             return f"waits: {_still_held(late)}"
-        if not self._targets.gpus[name]:
+        if not targeted:
             keeping = [one for one in late if ledger.accounts[one].project == own and ledger.accounts[one].kept]
             if keeping and sum(ledger.accounts[one].kept for one in keeping) >= least:
                 return f"waits: {_still_held(keeping)}"

@@ -9,7 +9,8 @@ A job is never hinted fewer GPUs than its minimum, but for 0. With nothing chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -22,7 +23,12 @@ from elastic_launcher.quota.rounds.members import Member, members_of, without_ke
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Seat, World
+
+_TOO_OLD = (
+    "its launcher is of an older version, which reads no entry of its own, so what it holds counts as that of pods "
+    "that are not elastic; start it with a newer one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Grant:
         reclaim_by: When what it holds above ``allowed`` may be killed, in seconds since the epoch, or None.
         reason: Why it has what it has, or why it waits.
         wait_seconds: Seconds that it waits for quota unless its user has said it.
+        leave: The numbers of the nodes that go first.
     """
 
     job: str
@@ -71,6 +78,7 @@ class Grant:
     reclaim_by: float | None
     reason: str
     wait_seconds: float = WAIT_SECONDS
+    leave: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ class Decision:
         changes: What this round changed, shrinks first.
         targets: What each job should have once all changes have taken place.
         capacity: GPUs that were divided.
-        refused: Why jobs get nothing that belong to no project, or to two, by their ids.
+        refused: Why jobs get no hint that belong to no project, or to two, or can't read one, by their ids.
     """
 
     ledger: Ledger
@@ -104,7 +112,9 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         now: Seconds since the epoch.
     """
     owners, refused = _owners(world, projects)
-    world = _without(world, [job for job in world.jobs if job.id in refused])
+    older = (job.id for job in world.jobs if job.id in owners and "id" not in job.match and not job.finished)
+    refused |= dict.fromkeys(older, _TOO_OLD)
+    world = _without(world, [job for job in world.jobs if job.id in refused], owners)
     ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
     around, elastic = without_kept(world, members)
@@ -120,7 +130,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     if not world.stale:
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
-    grants = _grants(world, projects, members, after, reasons, now)
+    grants = _grants(world, projects, members, after, reasons, targets.leaving, now)
     after = _with_reasons(after, grants, now - projects.grow_after)
     return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
@@ -141,13 +151,17 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
     return owners, refused
 
 
-def _without(world: World, strangers: Sequence[Job]) -> World:
-    """Returns the world without jobs of no project, and without what these hold."""
-    held = {job.id: job.held for job in strangers}
-    foreign = min(world.capacity, sum(held.values()))
+def _without(world: World, jobs: Sequence[Job], owners: Mapping[str, str]) -> World:
+    """Returns the world without some jobs; what they hold is that of pods that are not elastic, or nobody's."""
+    held = {job.id: job.held for job in jobs}
+    rigid = Counter(world.rigid)
+    for name in held.keys() & owners.keys():
+        rigid[owners[name]] += held[name]
+    foreign = min(world.capacity, sum(gpus for name, gpus in held.items() if name not in owners))
     return replace(
         world,
         jobs=tuple(job for job in world.jobs if job.id not in held),
+        rigid=rigid,
         capacity=world.capacity - foreign,
         foreign=world.foreign + foreign,
         bounds=tuple(bound.less(held) for bound in world.bounds),
@@ -228,8 +242,17 @@ def _grow(
 
 
 def _grants(
-    world: World, projects: Projects, members: Sequence[Member], ledger: Ledger, reasons: Reasons, now: float
+    world: World,
+    projects: Projects,
+    members: Sequence[Member],
+    ledger: Ledger,
+    reasons: Reasons,
+    leaving: Iterable[Seat],
+    now: float,
 ) -> tuple[Grant, ...]:
+    leave: dict[str, list[int]] = {}
+    for seat in leaving:
+        leave.setdefault(seat.job, []).append(seat.node)
     guaranteed = guaranteed_of(world, projects, members, ledger.accounts)
     late = sorted(name for name, account in ledger.accounts.items() if account.is_late(now))
     grants = []
@@ -250,6 +273,7 @@ def _grants(
                 account.reclaim_by,
                 reason,
                 member.project.wait_seconds,
+                tuple(sorted(leave.get(name, ()))),
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))

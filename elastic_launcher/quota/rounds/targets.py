@@ -1,7 +1,8 @@
 """Decides how many GPUs each job should have once every change has taken place.
 
 Invariants: the targets and the pods that are not elastic fit into the capacity, and into the limit of each project and
-of each project above it; the targets of the jobs of a bound fit into that; a job's target is 0 or one of its sizes; the
+of each project above it; the targets of the jobs of a bound fit into that once the nodes have left which are to leave;
+a job's target is 0 or one of its sizes; the
 targets depend on the world, the documents and the ledger alone, and not on the order of the jobs.
 """
 
@@ -16,12 +17,15 @@ from elastic_launcher.quota.allocation.division import Settings, divide
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.demands import Portions, demands_of, demands_without_movable, own_share, portions_of
+from elastic_launcher.quota.rounds.departures import departures, without
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
-from elastic_launcher.quota.rounds.world import Bound, World
+from elastic_launcher.quota.rounds.world import Bound, Seat, World
 
 LIFTS = 3
 """Attempts to meet all guarantees by changing jobs that have just changed; an attempt can show another lack."""
+OWNERS = 8
+"""For so many projects at a time, nodes of others leave machines that these need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Targets:
         demands: What each project's own jobs and pods ask for.
         entitled: What each project may have within its guarantee: of what is left to it now, at most its share.
         owed: Projects that get their guarantee only because jobs change again that have just changed.
+        leaving: Nodes that are to leave machines which projects need for what is guaranteed to them.
     """
 
     gpus: Mapping[str, int]
@@ -41,6 +46,7 @@ class Targets:
     demands: Mapping[str, int]
     entitled: Mapping[str, int]
     owed: frozenset[str] = frozenset()
+    leaving: frozenset[Seat] = frozenset()
 
 
 def decide_targets(world: World, projects: Projects, members: Sequence[Member], now: float) -> Targets:
@@ -48,7 +54,8 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
 
     Fair shares come first: what is guaranteed, then what is over quota. In each project, jobs get their minimum by
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
-    can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
+    can. A job that has just grown is not cut, unless that keeps a project from its guarantee. Where a project lacks
+    guaranteed GPUs all the same, since others hold its machines which can use more, nodes of these are to leave.
     """
     portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_without_movable(world, projects, members)
@@ -62,6 +69,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     made, owed = gpus, frozenset[str]()
     cost = _lacking(best, entitled), 0
     tried: Sequence[Member] = members
+    chosen = tried
     for _ in range(LIFTS):
         lifted = _lifted(world, members, entitled, made) if any(cost) else tried
         if lifted == tried:
@@ -71,8 +79,28 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         found = _lacking(other, entitled), _needless(other, members, entitled, made)
         if found < cost:
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
-            best, gpus, cost = other, made, found
-    return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
+            best, gpus, cost, chosen = other, made, found, lifted
+    leaving: frozenset[Seat] = frozenset()
+    wanted = {  # if nobody held machines who can use others
+        name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
+        for name, least in entitled.items()
+    }
+    for name in [name for name, least in sorted(wanted.items()) if best.room.own(name) < least][:OWNERS]:
+        spare = {other: best.room.own(other) - least for other, least in wanted.items()}
+        seats = departures(name, wanted[name] - best.room.own(name), members, gpus, spare, leaving)
+        if seats == leaving:
+            continue
+        more = {(bound.name, name): bound.gained(seats) - bound.gained(leaving) for bound in world.bounds}
+        counted = {**portions, **{key: portions.get(key, 0) + count for key, count in more.items() if count}}
+        for those in (members,) if chosen is members else (members, chosen):
+            emptied, shrunk = without(world, projects, those, seats)
+            other = _Plan(emptied, projects, shrunk, counted, now)
+            made = other.made(shares)
+            if _lacking(other, wanted) < _lacking(best, wanted):
+                best, gpus, leaving, portions, chosen = other, made, seats, counted, those
+                entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.room.own(name)))}
+                owed = frozenset() if chosen is members else owed
+    return Targets(MappingProxyType(gpus), shares, demands, entitled, owed, leaving)
 
 
 def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -41,6 +41,39 @@ class Besides:
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """A node of a job, on a machine.
+
+    Attributes:
+        job: The job's id.
+        node: The node's number.
+        gpus: What it holds there.
+    """
+
+    job: str
+    node: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A machine of a bound where jobs have nodes that can use other machines too.
+
+    Attributes:
+        free: GPUs that it leaves to the jobs of the bound; below 0 where it has fewer than pods hold.
+        seats: The nodes of those jobs.
+    """
+
+    free: int
+    seats: tuple[Seat, ...]
+
+    def gained(self, seats: Set[Seat], per_node: int) -> int:
+        """Returns how many GPUs more it leaves without some nodes, where the bound counts multiples."""
+        gone = sum(seat.gpus for seat in self.seats if seat in seats)
+        return (max(0, self.free + gone) // per_node - max(0, self.free) // per_node) * per_node
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """What some jobs may hold together: by the word of another enforcer, or on the machines that their pods can use.
 
@@ -62,6 +95,7 @@ class Bound:
         whole: Whether it is as it holds for one of the other jobs.
         now: What of ``gpus`` is there in whole nodes while others keep their smaller nodes; None for all.
         smaller: GPUs of these machines that such nodes hold.
+        shared: Those of the machines that have nodes of others which could use other machines.
     """
 
     name: str
@@ -76,6 +110,11 @@ class Bound:
     whole: bool = False
     now: int | None = None
     smaller: int = 0
+    shared: tuple[Shared, ...] = field(default=(), hash=False)
+
+    def gained(self, seats: Set[Seat]) -> int:
+        """Returns how many more ``gpus`` there are once some nodes have left these machines."""
+        return sum(machine.gained(seats, self.per_node) for machine in self.shared)
 
     @property
     def at_once(self) -> Bound:

@@ -82,7 +82,8 @@ def bounds_of_kinds(
                 nodes.append(replace(job, id=name))
                 machines[name], held[name] = where, there
     both = [within | above for within, above in {(own.within, own.above) for own in kinds.values()}]
-    return bounds_by_machines(replace(stock, held=held), nodes, machines, every, spare, both)
+    stock = Stock(stock.gpus, stock.others, held)  # nodes of one kind are not asked to leave for the other one
+    return bounds_by_machines(stock, nodes, machines, every, spare, both)
 
 
 def bounds_above(bounds: Iterable[Bound], jobs: Iterable[Job], kinds: Mapping[str, Kinds]) -> list[Bound]:

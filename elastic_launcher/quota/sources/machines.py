@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Seat, World
 from elastic_launcher.quota.scheduling import ANYWHERE, Flavor, Scheduling
 from elastic_launcher.quota.sources.kinds import Kinds, bounds_above, bounds_of_kinds
 from elastic_launcher.quota.sources.machine import Machine
@@ -47,6 +47,7 @@ class Pod:
         owners: The uids of itself and of what controls it, and what may control that, such as "JobSet/sweep".
         leaves: Whether it is being deleted.
         over_quota: Whether it is a node above its job's guarantee, where such nodes differ from the others.
+        number: The node's number; 0 if it is none.
     """
 
     namespace: str
@@ -62,6 +63,7 @@ class Pod:
     owners: frozenset[str] = frozenset()
     leaves: bool = False
     over_quota: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class _Counting:
         self._by_others: dict[str, int] = {}
         self._on: dict[str, dict[str, int]] = {}
         self._above_on: dict[str, dict[str, int]] = {}
+        self._seats: dict[str, list[Seat]] = {}
         self._rigid_on: dict[str, int] = {}
         self._owners: dict[str, str | None] = {}
 
@@ -212,6 +215,8 @@ class _Counting:
                 self._pods[job] = self._pods.get(job, 0) + gpus
                 _add(self._by_projects, pod.machine, gpus)
                 _add(self._on.setdefault(pod.job, {}), pod.machine, gpus)
+                if pod.number:
+                    self._seats.setdefault(pod.machine, []).append(Seat(pod.job, pod.number, gpus))
                 if pod.over_quota:
                     _add(self._above_on.setdefault(pod.job, {}), pod.machine, gpus)
                 continue
@@ -329,7 +334,9 @@ class _Counting:
             if job not in names:  # it has ended, and its pods go
                 for machine, count in held.items():
                     _add(others, machine, count)
-        return Stock(gpus, others, {job: held for job, held in self._on.items() if job in names})
+        of_jobs = {job: on for job, on in self._on.items() if job in names}
+        seats = {machine: [one for one in there if one.job in names] for machine, there in self._seats.items()}
+        return Stock(gpus, others, of_jobs, seats)
 
     def _of_machines(self, machines: Iterable[Machine], every: frozenset[str]) -> int:
         """Returns what projects may hold together.

@@ -84,7 +84,13 @@ def pod_of(pod: Document) -> Pod | None:
         _owners(metadata),
         "deletionTimestamp" in metadata,
         labels.get(KIND_LABEL) == OVER_QUOTA,
+        _number(labels.get(NODE_LABEL, "")),
     )
+
+
+def _number(text: str) -> int:
+    """Returns the number of a node; 0 if the text is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _owners(metadata: Document) -> frozenset[str]:

@@ -17,10 +17,11 @@ jobs that can all use all machines, there is no bound but that of whole nodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.rounds.world import Bound
+from elastic_launcher.quota.rounds.world import Bound, Seat, Shared
 
 MOST_UNIONS = 64
 """Bounds of unions beside those of the jobs' own machines; each costs a round a little time."""
@@ -34,11 +35,13 @@ class Stock:
         gpus: What each machine has, by its name; machines that will be taken away are left out.
         others: What pods hold there that are of no job.
         held: What each job holds there, by its id and the machine's name.
+        seats: The nodes of the jobs whose numbers are known, by the machine's name.
     """
 
     gpus: Mapping[str, int]
     others: Mapping[str, int]
     held: Mapping[str, Mapping[str, int]]
+    seats: Mapping[str, Sequence[Seat]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def bounds_by_machines(
@@ -79,6 +82,7 @@ def bounds_by_machines(
                     holders=holders,
                     now=now + more,
                     smaller=sum(union.smaller(per_node)),
+                    shared=union.shared,
                 )
                 bounds.append(found)
     return bounds
@@ -108,6 +112,7 @@ class _Union:
         emptied: What it would leave to them without the jobs that can use others too.
         taken: What all others hold there.
         held: What these jobs hold on each machine, by the GPUs of a node.
+        shared: Those of the machines that have nodes of jobs which can use others too.
     """
 
     inside: Sequence[tuple[int, Sequence[str]]]
@@ -115,6 +120,7 @@ class _Union:
     emptied: Sequence[int]
     taken: int
     held: Mapping[int, Sequence[int]]
+    shared: tuple[Shared, ...]
 
     def jobs(self) -> Iterator[tuple[int, frozenset[str]]]:
         """Yields numbers of GPUs, and the jobs whose nodes have multiples of it; the same jobs once, with the most."""
@@ -151,10 +157,12 @@ class _Machines:
         self._alike: dict[tuple[int, int], list[str]] = {}  # jobs by their machines, and by the GPUs of their nodes
         self._held: dict[tuple[int, int], dict[str, int]] = {}  # as above, and by where it is
         self._on: dict[str, list[tuple[str, int, int]]] = {}  # jobs with their machines and GPUs, by where these are
+        self._mask_of: dict[str, int] = {}
         for job in jobs:
             mask = known.setdefault(usable[job.id], -1)
             if mask < 0:
                 mask = known[usable[job.id]] = self.mask(usable[job.id])
+            self._mask_of[job.id] = mask
             self._alike.setdefault((mask, job.per_node), []).append(job.id)
             _add(self._held.setdefault((mask, job.per_node), {}), stock.held.get(job.id, {}))
             for name, gpus in stock.held.get(job.id, {}).items():
@@ -181,15 +189,23 @@ class _Machines:
                 _add(own, held)
                 _add(by_size.setdefault(per_node, {}), held)
         free, emptied, taken = [], [], 0
+        shared: list[Shared] = []
         for name in self._of(mask):
             there, rigid = self._stock.gpus[name], self._stock.others.get(name, 0)
             foreign = rigid + self._all_held.get(name, 0) - own.get(name, 0)
             free.append(max(0, there - foreign))
             emptied.append(max(0, there - rigid))
             taken += min(there, foreign)
+            if foreign > rigid and (seats := self._seats_of_others(name, mask)):
+                shared.append(Shared(there - foreign, seats))
         inside = [(per_node, names) for (other, per_node), names in self._alike.items() if _is_within(other, mask)]
         on = {per_node: [held.get(name, 0) for name in self._of(mask)] for per_node, held in by_size.items()}
-        return _Union(inside, free, emptied, taken, on)
+        return _Union(inside, free, emptied, taken, on, tuple(shared))
+
+    def _seats_of_others(self, machine: str, mask: int) -> tuple[Seat, ...]:
+        """Returns the nodes on a machine of jobs that can use machines beyond some."""
+        seats = self._stock.seats.get(machine, ())
+        return tuple(seat for seat in seats if not _is_within(self._mask_of[seat.job], mask))
 
     def holders(self, mask: int) -> tuple[tuple[str, int], ...]:
         """Returns what jobs hold on machines that can use others too, the most first."""

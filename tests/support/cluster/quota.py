@@ -181,6 +181,7 @@ def launch(
     nodes: str,
     labels: dict[str, str] | None = None,
     kinds: dict[str, Any] | None = None,
+    template: dict[str, Any] | None = None,
 ) -> str:
     """Starts a job that waits for its first hint; returns its id.
 
@@ -191,10 +192,11 @@ def launch(
         nodes: Fewest and most, as of ``--nodes``.
         labels: Of each node's pod and Job.
         kinds: What the template says of nodes within the guarantee, and of those above it.
+        template: What each node's pod has besides, as fields of its ``spec``.
     """
     arguments = (f"--name={name}", f"--nodes={nodes}", there.hints_option, "--wait-for-quota=3600")
     argument = options(stage.folder, pace=PACE)
-    stage.launch(*arguments, script=SCRIPT, argument=argument, labels=labels, kinds=kinds)
+    stage.launch(*arguments, script=SCRIPT, argument=argument, labels=labels, kinds=kinds, template=template)
     services = until(lambda: stage.get("services", "-l", JOB_LABEL), f"{name} has its Service", LONG)
     return str(services[0]["metadata"]["name"])
 

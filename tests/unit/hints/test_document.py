@@ -200,6 +200,20 @@ def one(**more: Any) -> str:
         (one(reclaim={"to": 1, "by": "9999-12-31T23:59:59.999999Z"}), "hints[0].reclaim.by", "it must be a time"),
         (one(reclaim={"to": 1, "by": "0001-01-01T00:00:00+05:00"}), "hints[0].reclaim.by", "it must be a time"),
         (one(reclaim={"to": 1, "by": 3}), "hints[0].reclaim.by", '"by" is 3 (hints[0].reclaim.by); it must be a time'),
+        (one(leave=3), "hints[0].leave", '"leave" is 3 (hints[0].leave); it must be a list of numbers of nodes'),
+        (
+            one(match={"id": "a"}, leave=[2, 0]),
+            "hints[0].leave[1]",
+            '"leave[1]" is 0 (hints[0].leave[1]); it must be a whole number, 1 or more',
+        ),
+        (one(match={"id": "a"}, leave=["node-1"]), "hints[0].leave[0]", '"leave[0]" is "node-1"'),
+        (
+            one(match={"job": "a"}, leave=[2]),
+            "hints[0].leave",
+            '"leave" names nodes of one job, and the entry matches others too (hints[0].leave); give its "match" the '
+            "id of the job",
+        ),
+        (one(match={"id": "a*"}, leave=[2]), "hints[0].leave", "the entry matches others too (hints[0].leave)"),
         (text(*[hint()] * 1001), "hints", '"hints" has 1001 entries; it must have 1000 at most'),
         (json.dumps({f"job.j{i}": "1" for i in range(1001)}), "hints", "has 1001 entries"),
         (changed() + " " * 2**20, "", "bytes; it must have 1048576 at most"),
@@ -274,7 +288,7 @@ JSON = st.recursive(
 
 @given(
     hints(),
-    st.sampled_from(["match", "priority", "gpus", "gpusPerNode", "sizes", "growAfterSeconds", "waitSeconds"]),
+    st.sampled_from(["match", "priority", "gpus", "gpusPerNode", "sizes", "growAfterSeconds", "waitSeconds", "leave"]),
     JSON,
 )
 def test_any_value_anywhere_is_read_or_refused_in_order(row: dict[str, Any], key: str, value: Any) -> None:

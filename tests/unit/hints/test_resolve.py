@@ -63,6 +63,13 @@ def test_the_waiting_time_is_that_of_the_most_specific_entry_that_names_one(
     assert resolved(document(hint(1))).wait is None
 
 
+def test_the_nodes_that_go_first_are_those_of_the_entry_that_wins() -> None:
+    rows = hint(2, match={"id": "bert-1f2e"}, leave=[3, 1]), hint(2, match={"job": "bert"}, priority=9)
+    match = {"job": "bert", "id": "bert-1f2e"}
+    assert resolved(document(*rows), match=match).leave == {1, 3}
+    assert resolved(document(*rows)).leave == frozenset()
+
+
 def test_nothing_that_matches_is_the_minimum() -> None:
     found = resolved(document(hint(9, match={"job": "other"})), min_nodes=2)
     assert (found.nodes, found.allowed, found.matched, found.grow_after) == (2, None, "", 60.0)

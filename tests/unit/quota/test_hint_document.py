@@ -53,6 +53,16 @@ def test_a_job_that_must_shrink_reads_until_when() -> None:
     assert (found.allowed, found.reclaim_by) == (2, NOW + 130)
 
 
+@pytest.mark.parametrize(("allowed", "leave"), [(2, {3, 4}), (0, set())])
+def test_a_job_reads_which_nodes_go_first_unless_all_of_them_go(allowed: int, leave: set[int]) -> None:
+    decision, _ = made("", job("bert"))
+    (grant,) = decision.grants
+    grant = replace(grant, allowed=allowed, holds=4, reclaim_by=NOW, leave=(3, 4))
+    text = json.dumps(hint_document(read_written(""), replace(decision, grants=(grant,)), PROJECTS, now=NOW))
+    found = resolve(parse(text), Demand({"id": "bert"}, 1, 8), now=NOW, starting=False)
+    assert (found.allowed, found.leave) == (allowed, leave)
+
+
 def test_the_next_controller_goes_on_from_the_document_alone() -> None:
     first, text = made("", job("bert"))
     again = read_written(text).ledger

@@ -87,6 +87,29 @@ def test_nodes_over_quota_leave_first() -> None:
     assert {node for node, one in job.state.nodes.items() if one.leave} == {1, 2}
 
 
+def leaving(job: Job) -> set[int]:
+    return {node for node, one in job.state.nodes.items() if one.leave}
+
+
+def test_nodes_that_the_hint_names_leave_before_all_others_and_none_leaves_that_is_not_too_many() -> None:
+    job = trained(4, within=1)
+    job.target(4, leave=frozenset({1, 3}))
+    assert (leaving(job), job.killed) == (set(), [])
+    job.target(3, leave=frozenset({1, 9}))
+    assert leaving(job) == {1}
+    job.target(2, leave=frozenset({1, 2}))
+    assert leaving(job) == {1, 2}
+    job.target(1, leave=frozenset({1}))
+    assert leaving(job) == {1, 3, 4}
+
+
+def test_a_node_that_starts_is_not_given_up_for_one_that_the_hint_names() -> None:
+    job = trained(2, within=2)
+    job.target(3)
+    job.target(2, leave=frozenset({1}))
+    assert (leaving(job), job.killed) == ({1}, [])
+
+
 def test_nodes_that_do_not_train_yet_leave_before_those_that_do_whatever_their_kind() -> None:
     job = trained(1, within=0)
     job.target(2, within=1)

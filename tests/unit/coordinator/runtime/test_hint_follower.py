@@ -121,6 +121,16 @@ def test_whole_nodes_within_the_guarantee_are_counted_where_they_differ_from_the
     assert play(story, nproc_per_node=2).told[0][0].within is None
 
 
+def test_other_nodes_that_go_first_are_another_target() -> None:
+    async def story(played: Played) -> None:
+        for nodes in ([3], [2, 3]):
+            entry = {"match": {"id": "train-1f2e"}, "gpus": {"allowed": 3}, "leave": nodes}
+            played.source.write(json.dumps({"apiVersion": "elastic-hints/v1", "hints": [entry]}))
+        await played.expect(3, 3)
+
+    assert [target.leave for target, _ in play(story).told] == [{3}, {2, 3}]
+
+
 async def forever(played: Played) -> None:
     await asyncio.Event().wait()
 

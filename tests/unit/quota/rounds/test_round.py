@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic_launcher.quota.jobs import job_of
 from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.ledger import Account, Ledger
 from elastic_launcher.quota.rounds.round import decide
+from elastic_launcher.quota.rounds.world import World
+from tests.support.quota_jobs import job as report_of
 from tests.support.quota_world import Cluster, random_event
 
 TWO = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2)))
@@ -37,6 +42,24 @@ def test_a_borrower_shrinks_for_an_owner_and_the_owner_gets_its_guarantee() -> N
     cluster.follow()
     cluster.round()
     assert cluster.grants["owner"].allowed == 2
+
+
+def test_what_an_older_job_holds_that_reads_no_entry_of_its_own_counts_as_its_projects_and_is_not_taken() -> None:
+    nodes = [{"node": number, "phase": "training", "members": [number]} for number in (1, 2, 3)]
+    report = {"job": "bert-1f2e", "name": "bert", "state": "running", "started": 1.0, "seconds": 60.0, "step": 5}
+    older = job_of({**report, "nodes": nodes})
+    projects = Projects((Project("nlp", guaranteed=1, patterns=({"job": "bert"},)), Project("vision", guaranteed=3)))
+    world = World(4, (older, report_of("resnet", "vision", 1, 4)))
+    known = Ledger(3, {"bert-1f2e": Account("nlp", 1, 1, 3)})  # of a controller that told it what it could not read
+    for ledger in (Ledger(), known):
+        decision = decide(world, projects, ledger, 100.0)
+        assert {grant.job: grant.allowed for grant in decision.grants} == {"resnet": 1}
+        assert [change.job for change in decision.changes] == ["resnet"]
+        assert decision.ledger.accounts.keys() == {"resnet"}
+        assert "start it with a newer one" in decision.refused["bert-1f2e"]
+    over = job_of({**report, "nodes": nodes, "state": "finished"})
+    decision = decide(replace(world, jobs=(over, world.jobs[1])), projects, Ledger(), 100.0)
+    assert (dict(decision.refused), [grant.allowed for grant in decision.grants]) == ({}, [4])
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,8 +122,8 @@ def test_guarantees_are_met_and_no_gpu_idles_once_all_reports_are_in(
         cluster.round()
         cluster.follow(lambda name: random.random() < 0.7)
     cluster.stale = False
-    for job in cluster.jobs.values():
-        job.deaf = False
+    for one in cluster.jobs.values():
+        one.deaf = False
     cluster.settle()
     decision = cluster.round()
     assert decision.changes == ()

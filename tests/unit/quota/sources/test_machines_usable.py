@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -12,62 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
-from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.scheduling import ANYWHERE, Flavor, Scheduling, Taint, scheduling_of
+from elastic_launcher.quota.scheduling import ANYWHERE, Flavor, scheduling_of
 from elastic_launcher.quota.sources.machine import Machine
 from elastic_launcher.quota.sources.machines import Cluster, Pod, Service, count
-from tests.support.quota_jobs import job
-
-GPU = "nvidia.com/gpu"
-PROJECTS = Projects(
-    (
-        Project("nlp", guaranteed=4, patterns=({"namespace": "nlp"},)),
-        Project("vision", guaranteed=4, patterns=({"namespace": "vision"},)),
-        Project("rest", patterns=({"namespace": "rest"},)),
-    )
+from tests.support.quota_machines import (
+    DEDICATED,
+    PROJECTS,
+    TOLERATES,
+    Played,
+    machine,
+    node,
+    other,
+    placed,
+    pool,
+    rested,
+    service,
+    world_of,
 )
-DEDICATED = Taint("team", "nlp")
-TOLERATES = {"tolerations": [{"key": "team", "operator": "Exists"}]}
-
-
-def machine(name: str, gpus: int = 8, pool: str = "", *taints: Taint) -> Machine:
-    return Machine(name, {GPU: gpus}, taints=frozenset(taints), labels={"pool": pool} if pool else {})
-
-
-def service(name: str, namespace: str = "nlp", most: int = 8, *specs: Mapping[str, Any], **fields: Any) -> Service:
-    """Returns the Service of a job whose nodes ask for machines by what pods' specs say."""
-    scheduling = tuple(map(scheduling_of, specs)) or (Scheduling(),)
-    report = replace(job(name, most=most), scheduling=scheduling, **fields)
-    return Service(namespace, name, f"uid-{name}", 0.0, report)
-
-
-def pool(name: str) -> Mapping[str, Any]:
-    return {"nodeSelector": {"pool": name}}
-
-
-def node(name: str, on: str, gpus: int = 1, namespace: str = "nlp", over_quota: bool = False) -> Pod:
-    return Pod(namespace, {GPU: gpus}, on, name, is_node=True, over_quota=over_quota)
-
-
-def other(on: str, gpus: int, namespace: str = "kube-system") -> Pod:
-    return Pod(namespace, {GPU: gpus}, on)
-
-
-def world_of(*objects: Machine | Pod | Service, projects: Projects = PROJECTS) -> World:
-    return count(
-        Cluster(
-            [one for one in objects if isinstance(one, Service)],
-            [one for one in objects if isinstance(one, Pod)],
-            [one for one in objects if isinstance(one, Machine)],
-        ),
-        projects,
-        0.0,
-        {},
-    ).world
 
 
 def decided(*objects: Machine | Pod | Service) -> Decision:
@@ -273,135 +236,6 @@ def test_gpus_of_a_machine_that_no_job_can_come_to_are_for_the_job_that_holds_th
     assert allowed(decide(world, PROJECTS, Ledger(), 0.0)) == {"bert": 2, "gpt": 2, "resnet": 2}
 
 
-@dataclass
-class Played:
-    """Jobs that follow their hints, on machines that a scheduler gives them.
-
-    Attributes:
-        nodes: Where each node of a job is, by the job, and whether it is above the guarantee; "" while it waits.
-    """
-
-    random: Random
-    machines: dict[str, Machine] = field(default_factory=dict)
-    services: dict[str, Service] = field(default_factory=dict)
-    nodes: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
-    projects: Projects = PROJECTS
-    others: list[Pod] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=Ledger)
-    now: float = 1000.0
-
-    def report(self, name: str) -> Job:
-        found = self.services[name].job
-        assert found is not None
-        return found
-
-    def free(self, on: str) -> int:
-        """Returns the GPUs of a machine that nobody has."""
-        held = sum(self.held(name, on) for name in self.nodes)
-        return (
-            self.machines[on].resources[GPU]
-            - held
-            - sum(pod.resources[GPU] for pod in self.others if pod.machine == on)
-        )
-
-    def held(self, name: str, on: str) -> int:
-        """Returns the GPUs that a job has on a machine."""
-        return sum(where == on for where, _ in self.nodes[name]) * self.report(name).per_node
-
-    def usable(self, name: str, over_quota: bool | None = None) -> list[str]:
-        """Returns the machines that a job's pods can come to, or its nodes of one kind."""
-        asked = self.report(name).scheduling
-        asked = asked if over_quota is None else (asked[-1 if over_quota else 0],)
-        return [
-            one for one, there in sorted(self.machines.items()) if any(there.takes_pods(GPU, each) for each in asked)
-        ]
-
-    def world(self) -> World:
-        pods = [
-            node(name, where, self.report(name).per_node, self.services[name].namespace, over_quota)
-            for name, places in self.nodes.items()
-            for where, over_quota in places
-        ]
-        objects = *self.machines.values(), *self.services.values(), *self.others, *pods
-        return world_of(*objects, projects=self.projects)
-
-    def round(self) -> tuple[World, Decision]:
-        world = self.world()
-        decision = decide(world, self.projects, self.ledger, self.now)
-        self.ledger = decision.ledger
-        return world, decision
-
-    def follow(self, decision: Decision) -> None:
-        """Lets jobs do what they are allowed, and the scheduler do its work, in any order."""
-        for grant in decision.grants:
-            places, report = self.nodes[grant.job], self.report(grant.job)
-            wanted = grant.allowed // report.per_node
-            places.sort(key=lambda one: (one[0] == "", one[1], self.random.random()))  # the last ones leave first
-            places[:] = [one for one in places[:wanted] if one[0]]
-            within = sum(not over_quota for _, over_quota in places)
-            if len(report.scheduling) > 1:
-                within = max(within, grant.guaranteed // report.per_node)
-            while len(places) < wanted:
-                places.append(("", sum(not over_quota for _, over_quota in places) >= within))
-            report = replace(
-                report, held=len(places) * report.per_node, following=grant.allowed,
-                following_generation=self.ledger.generation, reported_at=self.now,
-            )  # fmt: skip
-            self.services[grant.job] = replace(self.services[grant.job], job=report)
-        waiting = [
-            (name, number) for name, places in self.nodes.items() for number, (on, _) in enumerate(places) if not on
-        ]
-        self.random.shuffle(waiting)
-        for name, number in waiting:
-            over_quota = self.nodes[name][number][1]
-            found = [one for one in self.usable(name, over_quota) if self.free(one) >= self.report(name).per_node]
-            self.nodes[name][number] = (self.random.choice(found) if found else "", over_quota)
-
-    def happen(self) -> None:
-        """Lets something happen."""
-        random = self.random
-        self.now += random.choice((1.0, 30.0, 90.0))
-        match random.choice(("machine", "relabel", "submit", "submit", "end", "other", "nothing")):
-            case "machine" if len(self.machines) < 4:
-                name = f"m{len(self.machines)}"
-                self.machines[name] = machine(name, random.choice((1, 3, 4)), random.choice(("", "a", "b")))
-            case "relabel" if self.machines:
-                name = random.choice(sorted(self.machines))
-                taints = frozenset(random.sample([DEDICATED, Taint("spot", "", "NoExecute")], random.choice((0, 0, 1))))
-                labels = random.choice(({}, {"pool": "a"}, {"pool": "b"}))
-                self.machines[name] = replace(self.machines[name], taints=taints, labels=labels)
-            case "submit" if len(self.services) < 5:
-                name = f"job-{self.now:g}"
-                per_node, least = random.choice((1, 1, 2)), random.choice((1, 1, 2))
-                sizes = tuple(per_node * nodes for nodes in range(least, least + 4))
-                specs = random.choice(
-                    ([], [pool("a")], [pool("b")], [TOLERATES], [pool("a"), pool("b")], [pool("a") | TOLERATES])
-                )
-                namespace = random.choice(("nlp", "vision", "rest"))
-                fields = {"minimum": sizes[0], "maximum": sizes[-1], "sizes": sizes, "per_node": per_node}
-                self.services[name] = service(name, namespace, 8, *specs, **fields)
-                self.nodes[name] = []
-            case "end" if self.services:
-                name = random.choice(sorted(self.services))
-                del self.services[name], self.nodes[name]
-            case "other" if self.others and random.random() < 0.5:
-                self.others.pop()
-            case "other" if self.machines:
-                name = random.choice(sorted(self.machines))
-                if self.free(name) > 0:
-                    namespace = random.choice(("nlp", "kube-system"))
-                    self.others.append(other(name, random.randint(1, self.free(name)), namespace))
-
-
-def rested(played: Played) -> Decision:
-    """Returns the decision of the last of many rounds in which nothing else happens."""
-    for _ in range(20):
-        played.now += 90.0
-        _, decision = played.round()
-        played.follow(decision)
-    return decision
-
-
 def check(played: Played, decision: Decision) -> None:
     """Checks that all jobs, and any of them, are allowed no more than their machines have for them."""
     grants = allowed(decision)
@@ -417,8 +251,8 @@ def check(played: Played, decision: Decision) -> None:
             elsewhere = sum(
                 played.report(name).per_node
                 for name in inside
-                for on, _ in played.nodes[name]
-                if on and on not in union
+                for place in played.nodes[name]
+                if place.on and place.on not in union
             )
             whole = played.report(names[0]).per_node if number == 1 else 1
             left = 0
@@ -433,7 +267,7 @@ def check_growth(played: Played, decision: Decision, before: Ledger) -> None:
     for name, gpus in allowed(decision).items():
         per_node = played.report(name).per_node
         if name in before.accounts and gpus > before.accounts[name].committed:
-            placed = sum(bool(on) for on, _ in played.nodes[name])
+            placed = sum(bool(place.on) for place in played.nodes[name])
             room = sum(played.free(on) // per_node for on in played.usable(name))
             assert gpus // per_node <= placed + room, name
 
@@ -456,18 +290,8 @@ def test_no_job_is_allowed_more_than_its_machines_can_hold_whatever_happens(seed
         played.follow(decision)
     assert rested(played).changes == ()
     for name, places in played.nodes.items():
-        waits = any(not on for on, _ in places)
+        waits = any(not place.on for place in places)
         assert played.report(name).per_node > 1 or not waits, f"{name} waits for GPUs that it was allowed"
-
-
-def placed(jobs: Sequence[tuple[Service, str]], *machines: Machine, projects: Projects = PROJECTS) -> Played:
-    """Returns jobs that hold nodes of one GPU, on the machines that are named after each."""
-    played = Played(Random(0), {one.name: one for one in machines}, projects=projects)
-    for one, places in jobs:
-        played.services[one.id], played.nodes[one.id] = one, [(on, False) for on in places.split()]
-        report = replace(played.report(one.id), held=len(places.split()))
-        played.services[one.id] = replace(one, job=report)
-    return played
 
 
 def test_what_a_job_holds_that_can_use_all_machines_changes_no_fair_share() -> None:
@@ -487,13 +311,9 @@ def test_what_a_job_holds_that_can_use_all_machines_changes_no_fair_share() -> N
     assert decision.changes == ()
 
 
-@pytest.mark.parametrize("guaranteed", [0, 4])
 @pytest.mark.parametrize("places", [("m0 m0 m1 m1", "m0 m0 m1 m1"), ("m0 m0 m0 m0", "m1 m1 m1 m1")])
-def test_jobs_share_fairly_what_one_can_not_use_whose_machines_they_hold(
-    guaranteed: int, places: tuple[str, str]
-) -> None:
-    owners = [Project(name, patterns=({"namespace": name},)) for name in ("nlp", "vision")]
-    projects = Projects((*owners, Project("rest", guaranteed, patterns=({"namespace": "rest"},))))
+def test_jobs_share_fairly_what_one_can_not_use_whose_machines_they_hold(places: tuple[str, str]) -> None:
+    projects = Projects(tuple(Project(name, patterns=({"namespace": name},)) for name in ("nlp", "vision", "rest")))
     narrow = service("resnet", "rest", 8, pool("a"))
     jobs = (service("bert", "nlp"), places[0]), (service("gpt", "vision"), places[1]), (narrow, "")
     played = placed(jobs, machine("m0", 4, "a"), machine("m1", 4), projects=projects)

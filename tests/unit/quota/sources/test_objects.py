@@ -128,7 +128,14 @@ def test_a_pod_of_kueue_says_what_it_is_part_of() -> None:
 @pytest.mark.parametrize(
     ("labels", "kept"),
     [
-        ({"elastic-launcher/job": "bert", "elastic-launcher/node": "3"}, Pod("nlp", {}, "m0", "bert", True)),
+        (
+            {"elastic-launcher/job": "bert", "elastic-launcher/node": "3"},
+            Pod("nlp", {}, "m0", "bert", True, number=3),
+        ),
+        (
+            {"elastic-launcher/job": "bert", "elastic-launcher/node": "third"},
+            Pod("nlp", {}, "m0", "bert", True),
+        ),
         ({"elastic-launcher/coordinator": "bert"}, Pod("nlp", {}, "m0", "bert")),
         ({"app": "bert"}, None),
     ],

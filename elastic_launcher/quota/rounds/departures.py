@@ -1,0 +1,167 @@
+"""Chooses the nodes that leave machines which a project needs for what is guaranteed to it.
+
+Its jobs can use no other machines, and jobs of others that hold these can. So these shrink, and their hints name the
+nodes that go first; they may grow again on other machines.
+
+Invariants: a project gives up no more than it has over its guarantee; no job falls below its floor, nor is one cut that
+has just grown; the same world gives the same nodes, also while they are leaving.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.rounds.members import Member, loosened
+from elastic_launcher.quota.rounds.world import Bound, Seat, Shared, World
+
+
+def departures(
+    owner: str,
+    lacks: int,
+    members: Sequence[Member],
+    gpus: Mapping[str, int],
+    spare: Mapping[str, int],
+    before: Set[Seat],
+) -> frozenset[Seat]:
+    """Returns the nodes that are to leave for a project, with those that leave already.
+
+    Args:
+        owner: The project.
+        lacks: How many GPUs it lacks of its guarantee.
+        members: The jobs, in the order in which they are served.
+        gpus: What each job gets without this.
+        spare: What each project has over its guarantee then.
+        before: Nodes that leave for other projects.
+    """
+    choice = _Choice(owner, members, gpus, spare, before)
+    planned = {member.job.id: (member.project.name, gpus[member.job.id]) for member in members}
+    for member in members:
+        has = gpus[member.job.id]
+        more = min(lacks, member.job.maximum - has)
+        if member.project.name == owner and member.fixed is None and more > 0:
+            for bound in member.bounds:
+                left = max(0, bound.gpus - bound.taken_by(planned))
+                choice.make_room(bound, more - left)
+                more = max(0, min(more, left + bound.gained(choice.seats)))
+            planned[member.job.id] = (owner, has + more)
+            lacks -= more
+    return frozenset(choice.seats)
+
+
+def without(
+    world: World, projects: Projects, members: Sequence[Member], seats: Set[Seat]
+) -> tuple[World, Sequence[Member]]:
+    """Returns what is there once some nodes have left, and the jobs, which have nothing in their place yet."""
+    world, members = loosened(world, projects, members, lambda bound: bound.gained(seats))
+    gone = _held(seats)
+    return world, [
+        replace(member, ceiling=min(member.ceiling, _left(member, gone[member.job.id])))
+        if gone[member.job.id]
+        else member
+        for member in members
+    ]
+
+
+def _held(seats: Set[Seat]) -> Counter[str]:
+    """Returns what nodes hold, by the job's id."""
+    found: Counter[str] = Counter()
+    for seat in seats:
+        found[seat.job] += seat.gpus
+    return found
+
+
+def _left(member: Member, gone: int) -> int:
+    """Returns the largest size of a job without some of the GPUs that it holds, or may still take; 0 if it has none."""
+    place = bisect_right(member.sizes, member.account.committed - gone)
+    return member.sizes[place - 1] if place else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """What some nodes come to.
+
+    Attributes:
+        gone: What they hold, by the job's id.
+        given: What projects get less for that.
+    """
+
+    gone: Counter[str]
+    given: Counter[str]
+
+    def copy(self) -> _Sum:
+        return _Sum(self.gone.copy(), self.given.copy())
+
+
+class _Choice:
+    """A choice in the making.
+
+    Attributes:
+        seats: The nodes that leave.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        members: Sequence[Member],
+        gpus: Mapping[str, int],
+        spare: Mapping[str, int],
+        before: Set[Seat],
+    ) -> None:
+        self.seats = set(before)
+        others = [one for one in members if one.project.name != owner and one.fixed is None and not one.account.kept]
+        self._places = {member.job.id: place for place, member in enumerate(others)}
+        self._members = others
+        self._gpus = gpus
+        self._spare = spare
+        self._sum = _Sum(_held(before), Counter())
+
+    def make_room(self, bound: Bound, gpus: int) -> None:
+        """Has nodes leave until the machines of a bound have so many GPUs more, as far as there are such nodes."""
+        missing = gpus - bound.gained(self.seats)
+        if missing <= 0:
+            return
+        ranked = []
+        for number, machine in enumerate(bound.shared):
+            if first := self._next(machine, bound.per_node):
+                ranked.append((sum(seat.gpus for seat in first), number))
+        for _, number in sorted(ranked):  # first where a whole node takes the place of the fewest GPUs
+            machine = bound.shared[number]
+            while missing > 0 and (found := self._next(machine, bound.per_node)):
+                missing += machine.gained(self.seats, bound.per_node)
+                self.seats.update(found)
+                missing -= machine.gained(self.seats, bound.per_node)
+                for seat in found:
+                    self._add(self._sum, seat)
+
+    def _next(self, machine: Shared, per_node: int) -> list[Seat]:
+        """Returns the nodes that give place to another whole node once they have left; none if they can't."""
+        there, found, total = machine.gained(self.seats, per_node), list[Seat](), self._sum.copy()
+        for seat in sorted((one for one in machine.seats if one.job in self._places), key=self._order):
+            if seat not in self.seats and self._add(total, seat):
+                found.append(seat)
+                if machine.gained({*self.seats, *found}, per_node) > there:
+                    return found
+        return []
+
+    def _order(self, seat: Seat) -> tuple[bool, int, int, int]:
+        """Sorts nodes as they leave: of jobs that shrink anyway, of the project with most over quota, of late jobs."""
+        place = self._places[seat.job]
+        member = self._members[place]
+        stays = member.account.committed - self._sum.gone[seat.job] <= self._gpus[seat.job]
+        return stays, -self._spare.get(member.project.name, 0), -place, -seat.node
+
+    def _add(self, total: _Sum, seat: Seat) -> bool:
+        """Adds a node to a sum, unless its job can't, or its project need not, do without."""
+        member = self._members[self._places[seat.job]]
+        name, gone, has = member.project.name, total.gone[seat.job], self._gpus[seat.job]
+        left = _left(member, gone + seat.gpus)
+        less = max(0, has - left) - (max(0, has - _left(member, gone)) if gone else 0)
+        if left < max(member.floor, member.keeps) or (less and total.given[name] + less > self._spare.get(name, 0)):
+            return False
+        total.gone[seat.job] += seat.gpus
+        total.given[name] += less
+        return True
