@@ -140,7 +140,7 @@ def plan_of(world: World, projects: Projects, members: Sequence[Member], ledger:
     rule = projects.capacity.autoscale if projects.capacity is not None else None
     if rule is None:
         return None
-    promised = sum(account.committed - account.kept for account in ledger.accounts.values()) + sum(world.rigid.values())
+    promised = sum(world.rigid.values()) + sum(one.committed - one.stuck for one in ledger.accounts.values())
     curve = speed_curve_of(world, projects, members, rule, now)
     return plan_capacity(world, promised, curve, rule, ledger.plan, now)
 

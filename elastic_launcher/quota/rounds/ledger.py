@@ -15,6 +15,8 @@ from elastic_launcher.quota.jobs import Job
 
 T = TypeVar("T", "Account", "Plan")
 ENDED = "it has ended"
+NEWER = "overdue", "note", "awaited"
+"""Fields that an earlier controller, after a rollback, refuses: only accounts that need them have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Account:
         overdue: GPUs that the job has kept since long after that.
         reason: Why the job has what it has, in one line.
         note: What follows the reason: GPUs of its guarantee that find no machine of their kind.
+        awaited: What it is to be allowed once GPUs are free; 0 where it waits for none.
     """
 
     project: str
@@ -48,6 +51,7 @@ class Account:
     reason: str = ""
     overdue: int = 0
     note: str = ""
+    awaited: int = 0
 
     @property
     def committed(self) -> int:
@@ -63,6 +67,16 @@ class Account:
     def is_deaf(self) -> bool:
         """Whether the job has not followed its hint since long after its grace period."""
         return self.kept > 0 and self.outstanding > self.allowed
+
+    @property
+    def stuck(self) -> int:
+        """GPUs that no hint moves: what it has kept for so long, or all that it has if it ignores its hints."""
+        return self.committed if self.is_deaf else self.kept
+
+    @property
+    def planned(self) -> int:
+        """GPUs that the last round gave it, some of which may not be free yet."""
+        return max(self.allowed, self.awaited)
 
     @property
     def counted(self) -> int:
@@ -134,7 +148,7 @@ class Ledger:
 
 def _as_json(account: Account) -> dict[str, Any]:
     row = asdict(account)
-    for name in ("overdue", "note"):  # an earlier controller, after a rollback, refuses fields that it does not know
+    for name in NEWER:
         if not row[name]:
             del row[name]
     return row
@@ -193,6 +207,8 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
             known = replace(known, reclaim_by=None, overdue=0)
         elif known.is_late(patience):
             known = replace(known, overdue=known.committed - known.allowed)
+        elif known.overdue:
+            known = replace(known, overdue=known.kept)
         accounts[job.id] = replace(known, project=projects[job.id])
     return replace(ledger, accounts=MappingProxyType(accounts))
 

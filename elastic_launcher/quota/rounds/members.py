@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
+from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, World
 
 
@@ -21,7 +22,7 @@ class Member:
         project: Its project.
         account: What it was promised.
         sizes: The counts that it may have, ascending; empty if no legal one is below the limits.
-        floor: What it may not fall below now, for it has not run for long or does not follow its hints; 0 for nothing.
+        floor: What it may not fall below now, for it has not run for long; 0 for nothing.
         keeps: What it is not cut below now, for it has just grown, as far as others have their minimum; 0 for nothing.
         ceiling: What it may not grow above now, for it has just shrunk.
         fixed: What an entry written by hand gives it, or None.
@@ -39,9 +40,25 @@ class Member:
     bounds: tuple[Bound, ...] = ()
 
     @property
+    def by_hand(self) -> bool:
+        """Whether an entry written by hand says what it gets."""
+        return self.fixed is not None
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether it does not follow the controller's hints."""
+        return self.account.is_deaf and not self.by_hand
+
+    @property
     def asked(self) -> int:
         """GPUs that it asks for."""
         return self.fixed if self.fixed is not None else max(self.sizes, default=0)
+
+    def within(self, gpus: int) -> int:
+        """Returns what it can use of so many GPUs; all of them while an entry written by hand gives it more."""
+        if self.fixed is not None:
+            return min(self.fixed, gpus)
+        return max((size for size in self.sizes if size <= gpus), default=0)
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -65,32 +82,47 @@ def members_of(world: World, projects: Projects, ledger: Ledger, now: float) -> 
     return sorted(members, key=lambda member: member.order)
 
 
-def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[Member]]:
+def without_stuck(world: World, members: Sequence[Member]) -> tuple[World, list[Member]]:
     """Returns what is left to plan with while overdue jobs keep GPUs that they should have given back.
 
     What such a job keeps beyond what it is allowed counts as that of pods that are not elastic, and the job does not
-    grow meanwhile. One that does not follow its hints is not cut again either: others would wait for that in vain, for
-    another grace period.
+    grow meanwhile. Of one that does not follow its hints, all counts so: whatever it is hinted, it has the same.
     """
-    kept = {member.job.id: member.account.kept for member in members if member.account.kept and member.fixed is None}
-    if not kept:
+    stuck = {member.job.id: member.account.stuck for member in members if member.account.stuck and not member.by_hand}
+    if not stuck:
         return world, list(members)
     rigid = Counter(world.rigid)
     for member in members:
-        rigid[member.project.name] += kept.get(member.job.id, 0)
+        rigid[member.project.name] += stuck.get(member.job.id, 0)
     left: dict[Bound, Bound] = {}
     for bound in {*world.bounds, *(bound for member in members for bound in member.bounds)}:
-        left[bound] = bound.less(kept, world.placed)
-    members = [replace(member, bounds=tuple(left[bound] for bound in member.bounds)) for member in members]
-    found = [_as_it_is(member) if member.job.id in kept else member for member in members]
+        left[bound] = bound.less(stuck, world.placed)
+    found = []
+    for member in members:
+        if member.is_deaf:
+            continue
+        ceiling = min(member.ceiling, member.account.allowed) if member.job.id in stuck else member.ceiling
+        found.append(replace(member, bounds=tuple(left[bound] for bound in member.bounds), ceiling=ceiling))
     return replace(world, rigid=rigid, bounds=tuple(left[bound] for bound in world.bounds)), found
 
 
-def _as_it_is(member: Member) -> Member:
-    """Returns an overdue member, which does not grow; one that does not follow its hints does not shrink either."""
-    allowed = member.account.allowed
-    floor = max(member.floor, allowed) if member.account.is_deaf else member.floor
-    return replace(member, floor=floor, ceiling=min(member.ceiling, allowed))
+def targets_of_deaf(world: World, projects: Projects, members: Sequence[Member]) -> dict[str, int]:
+    """Returns the targets of jobs that do not follow their hints: what they are allowed, as far as all limits let them.
+
+    Less would free nothing, and others would wait in vain for another grace period.
+    """
+    room = Room(projects, world.capacity)
+    for name, gpus in world.rigid.items():
+        room.take(name, gpus)
+    targets = {}
+    for member in sorted(members, key=lambda member: not member.by_hand):
+        if member.by_hand or member.is_deaf:
+            most = member.account.allowed if member.fixed is None else member.fixed
+            gpus = member.job.usable(min(most, room.within(member.project.name, member.bounds)))
+            room.take(member.project.name, gpus, member.bounds)
+            if member.is_deaf:
+                targets[member.job.id] = gpus
+    return targets
 
 
 def without_movable(world: World, projects: Projects, members: Sequence[Member]) -> tuple[World, Sequence[Member]]:
@@ -142,9 +174,9 @@ def _bounded(member: Member, grow_after: float, now: float) -> Member:
     floor = keeps = 0
     since = job.training_since
     if account.allowed and since is not None and now - since < member.project.min_run_seconds:
-        floor = min(job.minimum, account.allowed)
+        floor = min(job.minimum, job.usable(account.allowed))
     if account.grown_at is not None and now - account.grown_at < grow_after:
-        keeps = account.allowed
+        keeps = job.usable(account.allowed)
     shrank = account.shrunk_at is not None and now - account.shrunk_at < grow_after
     return replace(member, floor=floor, keeps=keeps, ceiling=account.allowed if shrank else most_gpus)
 

@@ -19,7 +19,7 @@ from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.guarantees import guaranteed_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
-from elastic_launcher.quota.rounds.members import Member, members_of, without_kept
+from elastic_launcher.quota.rounds.members import Member, members_of, targets_of_deaf, without_stuck
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
@@ -117,11 +117,13 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     world = _without(world, [job for job in world.jobs if job.id in refused], owners)
     ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
-    around, elastic = without_kept(world, members)
+    around, elastic = without_stuck(world, members)
     plan = plan_of(around, projects, elastic, ledger, now)
     if plan is not None:
         world, around = replace(world, capacity=plan.gpus), replace(around, capacity=plan.gpus)
     targets = decide_targets(around, projects, elastic, now)
+    deaf = targets_of_deaf(world, projects, members)
+    targets = replace(targets, gpus=MappingProxyType({**targets.gpus, **deaf}))
     reasons = Reasons(world, projects, replace(ledger, plan=plan), targets)
     accounts = dict(ledger.accounts)
     generation = ledger.generation + 1
@@ -131,7 +133,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
     grants = _grants(world, projects, members, after, reasons, targets.leaving, now)
-    after = _with_reasons(after, grants, now - projects.grow_after)
+    after = _with_reasons(after, grants, targets, now - projects.grow_after)
     return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
 
@@ -279,15 +281,18 @@ def _grants(
     return tuple(sorted(grants, key=lambda grant: grant.job))
 
 
-def _with_reasons(ledger: Ledger, grants: Sequence[Grant], since: float) -> Ledger:
+def _with_reasons(ledger: Ledger, grants: Sequence[Grant], targets: Targets, since: float) -> Ledger:
     """Returns the ledger with why each job waits that has nothing, and with notes: people read it there.
 
-    The reason of a pause after that time stays.
+    The reason of a pause after that time stays. Jobs that wait for GPUs have their targets there, so that the next
+    round does not divide anew what this one has divided.
     """
     accounts = dict(ledger.accounts)
     for grant in grants:
         account = accounts[grant.job]
         reason = account.reason if grant.allowed or account.was_paused(since) else grant.reason
         note = grant.reason.removeprefix(reason) if grant.allowed else ""
-        accounts[grant.job] = replace(account, reason=reason, note=note)
+        target = targets.gpus[grant.job]
+        awaited = target if target > grant.allowed else 0
+        accounts[grant.job] = replace(account, reason=reason, note=note, awaited=awaited)
     return replace(ledger, accounts=MappingProxyType(accounts))

@@ -331,7 +331,7 @@ class _Plan:
         fixed = sum(self._counts[member.job.id] for member in group.members if member.fixed is not None)
         floors = {member.job.id: self._counts[member.job.id] for member in growing}
         candidates = [candidate(member.job, self._options(member), self._now) for member in growing]
-        held = {member.job.id: member.account.allowed for member in growing if member.account.allowed}
+        held = {member.job.id: member.account.planned for member in growing if member.account.planned}
         rules = Settings(fairness=self._projects.fairness)
         total = group.gpus - fixed
         counts = divide(candidates, total, held, floors=floors, fill=True, settings=rules) if growing else {}

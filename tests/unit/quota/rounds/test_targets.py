@@ -285,12 +285,54 @@ def test_a_job_that_does_not_follow_its_hints_is_not_waited_for_again_and_the_ot
 
 
 def test_overdue_jobs_are_within_the_limits_too() -> None:
-    world = World(8, (held("first", 4), held("second", 4)))
+    world = World(8, (held("first", 4), held("second", 4), job("third")))
     late = Account("nlp", 3, 4, 3, held=4, reclaim_by=NOW - 500.0, overdue=1)
     projects = Projects((Project("nlp", limit=4),))
     allowed, _, decision = play(world, Ledger(3, {"first": late, "second": late}), projects)
-    assert sum(allowed.values()) <= 2, "two more are stuck"
-    assert decide(world, projects, decision.ledger, NOW).changes == ()
+    assert allowed == {"first": 3, "second": 1, "third": 0}
+    assert decide(world, projects, decision.ledger, NOW + 500.0).changes == ()
+
+
+@pytest.mark.parametrize(("capacity", "limit"), [(4, None), (8, 4)])
+def test_a_job_that_does_not_follow_its_hints_is_not_cut_for_what_it_keeps_itself(
+    capacity: int, limit: int | None
+) -> None:
+    world, projects = World(capacity, (held("deaf", 5, most=5),)), Projects((Project("nlp", limit=limit),))
+    ledger = Ledger(4, {"deaf": Account("nlp", 2, 5, 4, held=5, reclaim_by=NOW - 500.0, overdue=5)})
+    for later in (0.0, 100.0, 200.0):
+        decision = decide(world, projects, ledger, NOW + later)
+        assert (decision.changes, decision.targets.gpus) == ((), {"deaf": 2})
+        ledger = decision.ledger
+
+
+def test_what_a_job_has_kept_does_not_grow_with_the_next_cut() -> None:
+    stuck = job("stuck", most=8, held=8, following=6, following_generation=3)
+    projects = Projects((Project("nlp", limit=7),))
+    ledger = Ledger(3, {"stuck": Account("nlp", 6, 6, 3, held=8, reclaim_by=NOW - 80.0, overdue=8)})
+    first = decide(World(8, (stuck,)), projects, ledger, NOW)
+    assert first.targets.gpus == {"stuck": 5}, "two more are stuck, and the limit is 7"
+    assert decide(World(8, (stuck,)), projects, first.ledger, NOW).changes == ()
+
+
+def test_what_protects_a_job_is_a_number_that_it_can_use() -> None:
+    account = Account("nlp", 1, 4, 4, held=4, grown_at=NOW - 10.0)
+    projects = Projects((Project("nlp", min_run_seconds=600.0),))
+    running = held("running", 4, least=2, training_since=NOW - 100)
+    assert play(World(1, (running,)), Ledger(4, {"running": account}), projects)[0] == {"running": 0}
+
+
+def test_a_round_does_not_divide_anew_what_the_one_before_has_divided_and_could_not_give_yet() -> None:
+    jobs = (
+        job("new", most=5, priority=5, submitted_at=NOW - 60.0),
+        job("old", least=2, most=6, held=6, following=6, following_generation=2, submitted_at=NOW - 180.0),
+    )
+    ledger = Ledger(3, {"old": Account("nlp", 3, 6, 3, held=6, reclaim_by=NOW + 20.0)})
+    first = decide(World(10, jobs), TWO, ledger, NOW)
+    assert first.targets.gpus == {"new": 5, "old": 5}
+    assert {grant.job: grant.allowed for grant in first.grants} == {"new": 4, "old": 5}
+    assert first.ledger.accounts["new"].awaited == 5
+    again = decide(World(10, jobs), TWO, first.ledger, NOW)
+    assert (again.changes, again.targets.gpus) == ((), first.targets.gpus)
 
 
 def test_a_paused_job_says_why_it_was_paused() -> None:
