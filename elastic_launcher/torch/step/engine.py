@@ -201,7 +201,8 @@ class StepEngine:
         """
         for number, piece in enumerate(self._pieces):
             samples = piece[2] if self._samples else 0
-            micro = MicroBatch(samples, self._count, last=number == len(self._pieces) - 1, piece=piece)
+            last = number == len(self._pieces) - 1
+            micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece)
             yield micro
             if micro.dropped:
                 return
