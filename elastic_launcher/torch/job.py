@@ -20,6 +20,7 @@ from elastic_launcher.torch.data.micro_batches import Micro
 from elastic_launcher.torch.first_on_node import first_on_node
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
+from elastic_launcher.torch.reconfigure.start import start_at
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.statistical_epochs import gain_now, is_over, phase_epochs
@@ -231,6 +232,22 @@ class Job:
             seed=session.seed if seed is None else seed,
             **options,
         )
+
+    def start_at(self, epoch: int, step: int = 0) -> None:
+        """Has a new job start at a later position: with what the script has loaded from a file of its own.
+
+        Every rank calls it before the first `epochs` or training loop. It is ignored in a job that trains already, and
+        with a warning where the job resumes from its own checkpoint. An epoch is one pass over the loader.
+
+        Args:
+            epoch: The epoch, from 0.
+            step: How many of its optimizer steps are done.
+
+        Raises:
+            ValueError: If a number is below 0.
+            RuntimeError: After the first `epochs` or training loop has begun.
+        """
+        start_at(self._session, epoch, step)
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yields the epochs that are left, beginning with the present one; each is a pass over the data.

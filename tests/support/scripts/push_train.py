@@ -75,7 +75,13 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     folder = Path(options["folder"])
     job = elastic.init(BATCH, MICRO)
-    model, optimizer = job.prepare(*build(options.get("foreign", False)))
+    model, optimizer = build(options.get("foreign", False))
+    if "start" in options:  # with what a framework has saved in a file of its own
+        saved = torch.load(folder / "start.pt", weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        job.start_at(*options["start"])
+    model, optimizer = job.prepare(model, optimizer)
     if isinstance(optimizer, InShape):
         job.register("foreign", optimizer.foreign)
     loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
