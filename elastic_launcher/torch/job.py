@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from elastic_launcher import variables
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.control.messages import Log
-from elastic_launcher.torch.data.loader import ALWAYS_PERSISTENT, OPTIONS, REFUSED, ElasticLoader
+from elastic_launcher.torch.arguments import check_backward, logged_numbers
+from elastic_launcher.torch.data.loader import ElasticLoader, check_options
+from elastic_launcher.torch.data.micro_batches import Micro
+from elastic_launcher.torch.first_on_node import first_on_node
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
+from elastic_launcher.torch.reconfigure.start import start_at
 from elastic_launcher.torch.script_end import watch_script_end
-from elastic_launcher.torch.session import LEAVE_OUT, Session
-from elastic_launcher.torch.statistical_epochs import gain_now, phase_epochs
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.statistical_epochs import gain_now, is_over, phase_epochs
 from elastic_launcher.torch.step.adaptive_values import adaptive_values
 from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
@@ -103,6 +101,21 @@ class Job:
     def epoch(self) -> int:
         """The present epoch, from 0."""
         return self._session.position.epoch
+
+    @property
+    def step_in_epoch(self) -> int:
+        """Optimizer steps done in the training loop that runs, the one that has just been completed included."""
+        return self._session.position.step_in_epoch + self.sync_gradients
+
+    @property
+    def over(self) -> bool:
+        """Whether the present `epochs` is over: stopped on all ranks, or its last epoch is done."""
+        return self._session.over or is_over(self._session)
+
+    @property
+    def micro(self) -> Micro | None:
+        """The micro-batch that runs; None outside the training loop."""
+        return self._session.micro
 
     @property
     def generation(self) -> int:
@@ -206,13 +219,7 @@ class Job:
             TypeError: For an option that the job decides itself, or an iterable data set.
             ValueError: For an empty data set.
         """
-        if options.pop("persistent_workers", True) is False:
-            raise TypeError(f"job.dataloader takes no persistent_workers=False: {ALWAYS_PERSISTENT}")
-        for name in options:
-            if name in REFUSED:
-                raise TypeError(f"job.dataloader takes no {name}=: {REFUSED[name]}")
-            if name not in OPTIONS:
-                raise TypeError(f"job.dataloader takes no {name}=; it takes shuffle, seed, {', '.join(OPTIONS)}")
+        check_options(options)
         session = self._session
         return ElasticLoader(
             dataset,
@@ -226,6 +233,22 @@ class Job:
             **options,
         )
 
+    def start_at(self, epoch: int, step: int = 0) -> None:
+        """Has a new job start at a later position: with what the script has loaded from a file of its own.
+
+        Every rank calls it before the first `epochs` or training loop. It is ignored in a job that trains already, and
+        with a warning where the job resumes from its own checkpoint. An epoch is one pass over the loader.
+
+        Args:
+            epoch: The epoch, from 0.
+            step: How many of its optimizer steps are done.
+
+        Raises:
+            ValueError: If a number is below 0.
+            RuntimeError: After the first `epochs` or training loop has begun.
+        """
+        start_at(self._session, epoch, step)
+
     def epochs(self, total: int) -> Iterator[int]:
         """Yields the epochs that are left, beginning with the present one; each is a pass over the data.
 
@@ -236,6 +259,21 @@ class Job:
         if isinstance(total, bool) or not isinstance(total, int) or total < 0:
             raise ValueError(f"epochs is {total!r}; it must be a whole number, 0 or more")
         return self._steps.epochs(total)
+
+    def run_step(self, loader: ElasticLoader, body: Callable[[Any], object]) -> bool:
+        """Runs the micro-batches of one optimizer step, up to its gradient: a loop over the loader, step by step.
+
+        Rehearsal, admission and steps that are done again stay inside the call. Optimizers act after it.
+
+        Args:
+            loader: A loader of `dataloader`.
+            body: Called as ``body(batch)`` for each micro-batch; it does the forward pass and calls `backward`. Memory
+                that it runs out of is handled as in `micro_batch`.
+
+        Returns:
+            Whether the gradient is there; False where this loop over the loader, or the whole job, is over.
+        """
+        return self._steps.run_step(_made_here(loader, "job.run_step"), body)
 
     def backward(
         self,
@@ -259,28 +297,7 @@ class Job:
             ValueError: If the loss is no scalar or has no gradient, or the weight is negative.
             RuntimeError: Outside the training loop, or when ranks have come apart.
         """
-        number = None if weight is None else float(weight)
-        if loss is None and number != 0:
-            raise ValueError(f"job.backward got no loss; {LEAVE_OUT}")
-        if loss is not None and (not isinstance(loss, torch.Tensor) or loss.numel() != 1):
-            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise ValueError(f"job.backward needs a scalar loss (the mean over the micro-batch), got {what}")
-        if number is not None and not 0 <= number < float("inf"):
-            raise ValueError(f"weight is {number}; it must be 0 or more and finite")
-        if loss is not None and not loss.requires_grad and number != 0:
-            raise ValueError(
-                "the loss given to job.backward has no gradient: it depends on no trained parameter, or was detached; "
-                "give the loss that the model's output led to, or weight=0 where nothing counts"
-            )
-        only, owner = None, -1
-        if optimizer is not None:
-            known = self._session.state.optimizers
-            owner = next((n for n, o in enumerate(known) if o is optimizer), -1)
-            if owner < 0:
-                raise ValueError(
-                    "the optimizer given to job.backward was not prepared; call job.prepare(optimizer) first"
-                )
-            only = [p for group in optimizer.param_groups for p in group["params"]]
+        number, only, owner = check_backward(self._session, loss, weight, optimizer)
         self._engine.backward(loss, number, only=only, owner=owner, retain_graph=retain_graph)
 
     def micro_batch(self) -> AbstractContextManager[None]:
@@ -302,9 +319,8 @@ class Job:
         Returns:
             The sums over all samples (float64, bit-equal on all ranks) and ``count``, the number of samples.
         """
-        if not isinstance(loader, ElasticLoader):
-            raise TypeError(f"job.evaluate needs a loader made by job.dataloader, got {type(loader).__name__}")
-        return self._steps.sum(lambda: evaluate(self._session, self._engine.recovery, fn, loader))
+        own = _made_here(loader, "job.evaluate")
+        return self._steps.sum(lambda: evaluate(self._session, self._engine.recovery, fn, own))
 
     def reduce(self, values: Any, *, op: str = "mean", weight: float = 1.0) -> Any:
         """Reduces a number, a tensor or a dict of them over all ranks; every rank must call it.
@@ -328,14 +344,7 @@ class Job:
         Raises:
             TypeError: If a value is no number.
         """
-        plain = {}
-        for name, value in values.items():
-            number: Any = value
-            if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) and np.prod(value.shape) == 1:
-                number = value.item()
-            if isinstance(number, bool) or not isinstance(number, (int, float)):
-                raise TypeError(f"job.log: {name!r} is {type(value).__name__}; it must be a number")
-            plain[str(name)] = number
+        plain = logged_numbers(values)
         if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):
             self._session.report(Log(self.step, self.rank, plain))
 
@@ -391,22 +400,15 @@ class Job:
         """
         return OnMain(lambda: self._is_main(4), make)
 
-    @contextlib.contextmanager
-    def first_on_node(self) -> Iterator[None]:
+    def first_on_node(self) -> AbstractContextManager[None]:
         """Lets the processes of a machine in one after the other: the first one downloads, the others find it done.
 
         Nothing in which ranks wait for each other may be called inside.
         """
-        folder = os.environ.get(variables.WORK_DIR) or tempfile.gettempdir()
-        path = os.path.join(folder, f".elastic-first-on-node-{os.getuid()}.lock")
-        session = self._session
-        session.check_unlocked("job.first_on_node")
-        with open(path, "a") as lock:
-            with session.pace.aside("in job.first_on_node"):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            session.locked = True
-            try:
-                yield
-            finally:
-                session.locked = False
-                fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: what was forked inside holds the file too
+        return first_on_node(self._session)
+
+
+def _made_here(loader: Any, what: str) -> ElasticLoader:
+    if not isinstance(loader, ElasticLoader):
+        raise TypeError(f"{what} needs a loader made by job.dataloader, got {type(loader).__name__}")
+    return loader

@@ -44,7 +44,7 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
         session.dying = True
 
     def come_back_smaller(error: torch.OutOfMemoryError) -> None:
-        micro = steps.left_at.micro_batch_of(error) if steps.left_at is not None else None
+        micro = steps.outgrown_by(error)
         if micro is None or session.member is None:
             return
         if lower_limit(session, micro, leaves=True):

@@ -94,6 +94,7 @@ class Session:
         stepping: Whether a prepared optimizer is acting.
         left_out: Micro-batches of this step that do not count, since their backward pass broke off.
         course: Where the script is.
+        start: The epoch, and the step in it, with which the script has a new job start; None for the beginning.
         sums: What sums over ranks came to outside of training loops.
         asked: Whether the script has called a prepared optimizer's step since this micro-batch was issued.
         least_world_size: Fewest ranks for which the job asks; 0 where there are as many as there are now.
@@ -129,6 +130,7 @@ class Session:
     locked: bool = False
     left_out: set[tuple[int, int, int]] = field(default_factory=set)
     course: Course = field(default_factory=Course)
+    start: tuple[int, int] | None = None
     sums: Sums = field(default_factory=Sums)
     epochs: int | None = None
     loss: float = float("nan")

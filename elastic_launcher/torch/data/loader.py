@@ -36,6 +36,21 @@ REFUSED = {
 ALWAYS_PERSISTENT = "workers always live on across epochs and resizes; leave it out, or say True"
 
 
+def check_options(options: dict[str, Any]) -> None:
+    """Refuses what `Job.dataloader` does not take, and takes ``persistent_workers`` out.
+
+    Raises:
+        TypeError: That says why, or what it takes.
+    """
+    if options.pop("persistent_workers", True) is False:
+        raise TypeError(f"job.dataloader takes no persistent_workers=False: {ALWAYS_PERSISTENT}")
+    for name in options:
+        if name in REFUSED:
+            raise TypeError(f"job.dataloader takes no {name}=: {REFUSED[name]}")
+        if name not in OPTIONS:
+            raise TypeError(f"job.dataloader takes no {name}=; it takes shuffle, seed, {', '.join(OPTIONS)}")
+
+
 class ElasticLoader(TrainingData):
     """Gives this rank's micro-batches of each optimizer step; made by `Job.dataloader`, which says more.
 

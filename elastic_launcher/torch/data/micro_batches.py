@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Protocol
 
 from elastic_launcher.batch import Share
 from elastic_launcher.batch_schedule import StepSamples
@@ -14,6 +15,26 @@ Piece = tuple[int, int, int]
 """The samples of a micro-batch: epoch, its first sample's place in the epoch's order, number of samples."""
 
 
+class Micro(Protocol):
+    """What a script may know of the micro-batch that it works on; `Job.micro`."""
+
+    @property
+    def first(self) -> bool:
+        """Whether an attempt at a step begins with it on this rank; a step that is done again begins again."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it completes this rank's part of the step: the ranks reduce in its last `backward`."""
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether it is tried before this process is admitted, and nothing of it is kept."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the attempt is given up: nothing of it counts. Known after `backward`."""
+
+
 @dataclass
 class MicroBatch:
     """The micro-batch that the script works on.
@@ -22,6 +43,7 @@ class MicroBatch:
         samples: Samples that count; 0 in a rehearsal or without a share.
         count: Samples of the whole step, over all ranks.
         last: Whether it completes this rank's part of the step.
+        first: Whether it begins this rank's part of the step, at each attempt.
         rehearsal: Whether nothing of it is kept.
         calls: `backward` calls so far.
         synced: Whether the last of them ended with the reduced gradient.
@@ -37,6 +59,7 @@ class MicroBatch:
     samples: int
     count: int
     last: bool
+    first: bool = True
     rehearsal: bool = False
     calls: int = 0
     synced: bool = False

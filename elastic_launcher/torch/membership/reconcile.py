@@ -57,6 +57,7 @@ class RankStatus:
         loss: Of the last step that was reduced.
         result: Of the last sum, if that was the last operation.
         lost: Optimizers whose gradients this step, done again, does not make again.
+        start: The epoch, and the step in it, with which its script has a new job start; None for the beginning.
     """
 
     at: str = At.STEP
@@ -69,6 +70,7 @@ class RankStatus:
     loss: float = float("nan")
     result: Any = None
     lost: Sequence[int] = ()
+    start: Sequence[int] | None = None
 
     @property
     def intact(self) -> bool:
@@ -123,3 +125,19 @@ def _source(standings: Sequence[RankStatus]) -> int:
 def _unused(ahead: RankStatus) -> bool:
     """Whether a rank has a reduced gradient with which nothing was done yet."""
     return ahead.at == At.SUMS and ahead.in_body and not ahead.acted
+
+
+def compare_starts(standings: Sequence[RankStatus]) -> None:
+    """Refuses ranks of a new job that start at different positions.
+
+    Raises:
+        RuntimeError: That names the position of each rank.
+    """
+    starts = [None if one.start is None else tuple(one.start) for one in standings]
+    if any(one.operations >= 0 for one in standings) or len(set(starts)) == 1:
+        return
+    where = ", ".join(
+        f"rank {rank}: {'no job.start_at' if start is None else f'job.start_at({start[0]}, {start[1]})'}"
+        for rank, start in enumerate(starts)
+    )
+    raise RuntimeError(f"ranks start at different positions ({where}); every rank must load the same file")

@@ -164,7 +164,7 @@ class Resizer:
         else:
             if session.checkpoints is not None and group.rank == 0:
                 session.checkpoints.resume(self._fingerprint)
-            meet(session, group, RankStatus())
+            meet(session, group, RankStatus(start=session.start))
             begin_counting(session)
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
         self.take_membership(Membership(me, formation, group, dividing))

@@ -14,7 +14,7 @@ from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.reconcile import NextAction, RankStatus, RecoveryPlan, find_way
+from elastic_launcher.torch.membership.reconcile import NextAction, RankStatus, RecoveryPlan, compare_starts, find_way
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import Captured, TrainingState
 from elastic_launcher.torch.state.transfer import receive_state, send_state
@@ -125,9 +125,11 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
     Raises:
         GroupError: If another one was lost; this rank's state may be torn then.
         LookupError: If no rank that is left has the state.
+        RuntimeError: If they are to start a new job at different positions.
     """
     point("meet", session.position.step)
     standings = [RankStatus(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())]
+    compare_starts(standings)
     ways = [find_way(standings, rank) for rank in range(group.world_size)]
     way = ways[group.rank]
     if way.takes:

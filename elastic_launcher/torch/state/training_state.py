@@ -214,9 +214,9 @@ class TrainingState:
         own = dict(enumerate(model))
         for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
             own.update(own_tensors(optimizer, theirs, parameters))
-        for name, encoded in () if keep_own else header["registered"]:
-            if isinstance(self.registered[name], nn.Module):  # its state_dict is its own memory
-                own.update(match(encoded, self.registered[name].state_dict()))
+        for name, encoded in header["registered"]:
+            if isinstance(self.registered[name], nn.Module) and not self._stays(name, keep_own):
+                own.update(match(encoded, self.registered[name].state_dict()))  # which is its own memory
         gpu = next((tensor.device for tensor in model if tensor.device.type != "cpu"), torch.device("cpu"))
         wanted = forms(header)
         found = []
@@ -233,7 +233,8 @@ class TrainingState:
     def finish(self, header: dict[str, Any], tensors: list[torch.Tensor], keep_own: bool = False) -> None:
         """Puts state that fills `targets` in place; parameters and optimizer state are there already.
 
-        With ``keep_own``, registered objects and the script's own values stay as they are.
+        With ``keep_own``, registered objects (but those that an optimizer holds) and the script's own values stay as
+        they are.
 
         Raises:
             StateMismatch: If an object does not take the state of its like on another rank.
@@ -252,12 +253,18 @@ class TrainingState:
             _load(f"scaler[{number}]", scaler.load_state_dict, decode(encoded, tensors))
         if self.noise is not None:  # a checkpoint may be of a job that did not measure it
             _load("the gradient noise", self.noise.load_state_dict, decode(header.get("noise", ["dict", []]), tensors))
+        for name, encoded in header["registered"]:
+            if not self._stays(name, keep_own):
+                _load(name, self.registered[name].load_state_dict, decode(encoded, tensors))
         if keep_own:
             return
-        for name, encoded in header["registered"]:
-            _load(name, self.registered[name].load_state_dict, decode(encoded, tensors))
         self.user.clear()
         self.user.update(decode(header["user"], tensors))
+
+    def _stays(self, name: str, keep_own: bool) -> bool:
+        """Whether a registered object stays as it is: not what an optimizer holds, since that acts with it."""
+        held = (value for optimizer in self.optimizers for value in vars(optimizer).values())
+        return keep_own and all(self.registered[name] is not value for value in held)
 
     def checksums(self) -> tuple[list[str], torch.Tensor]:
         """Returns the names of all parameters and an int64 sum over each one's bit patterns."""

@@ -37,6 +37,7 @@ from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
+from elastic_launcher.torch.reconfigure.start import begin_at_start
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.statistical_epochs import count_rest, count_step, is_over
 from elastic_launcher.torch.step.autoscale import announce, check_loop, note_step, report_changes
@@ -97,6 +98,7 @@ class StepEngine:
         warn_of_unprepared_schedulers(session)
         if session.course.is_ahead(session.position):
             return False
+        begin_at_start(session, data)
         check_loop(session, data)
         for count in session.data_pass(data, session.position).counts():
             session.share(count, Division(0, 1))
@@ -201,7 +203,8 @@ class StepEngine:
         """
         for number, piece in enumerate(self._pieces):
             samples = piece[2] if self._samples else 0
-            micro = MicroBatch(samples, self._count, last=number == len(self._pieces) - 1, piece=piece)
+            last = number == len(self._pieces) - 1
+            micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece)
             yield micro
             if micro.dropped:
                 return

@@ -1,10 +1,15 @@
-"""The training loop of a script: a generator over a loader that drives the step engine, and the epochs around it."""
+"""The training loop of a script: a generator over a loader that drives the step engine, and the epochs around it.
+
+A script iterates over the loader, or calls `Job.run_step` once for each step, which iterates over it for the script.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
+
+import torch
 
 from elastic_launcher.control.messages import Summed
 from elastic_launcher.torch import rng
@@ -22,12 +27,16 @@ class StepLoop:
     def __init__(self, session: Session, engine: StepEngine) -> None:
         self._session = session
         self._engine = engine
-        self.left_at: LeftAt | None = None  # where the script left its last loop, if it did before its end
+        self._left_at: LeftAt | None = None  # where the script left its last loop, if it did before its end
         self._left: ElasticLoader | None = None
         self._left_complete = False
         self._left_early = False
         self._put_back = rng.keep()  # the random generators, to where they were before the loop
         self._only_looks = True  # whether the script has not asked yet for the loop's second micro-batch
+        self._pushed: Generator[Any, None, None] | None = None  # the loop that `run_step` runs
+        self._pushed_over: ElasticLoader | None = None
+        self._pushing = False  # whether a `run_step` runs
+        self._outgrown: MicroBatch | None = None  # the last one in which a `run_step` ran out of memory
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yields the epochs that are left, the first one at once, at any position of the job; none of a phase that is
@@ -45,6 +54,7 @@ class StepLoop:
             while not self._is_over():
                 engine.progress.begin_epoch()
                 yield phases.begin_epoch()
+                self.leave_pushed()
                 if session.data is not None:
                     raise RuntimeError("job.epochs() was asked for the next epoch from inside the training loop")
                 if course.phase != phase:
@@ -67,7 +77,49 @@ class StepLoop:
             self._engine.exchange(stop=True)
         return session.over or is_over(session)
 
-    def train(self, loader: ElasticLoader) -> Iterator[Any]:
+    def run_step(self, loader: ElasticLoader, body: Callable[[Any], object]) -> bool:
+        """Works on the micro-batches of the next step, up to its gradient; returns False where the loop is over.
+
+        Raises:
+            RuntimeError: As `train` does, or if it is called by ``body``.
+            SystemExit: With 0, on a rank that leaves the job.
+        """
+        if self._pushing:
+            raise RuntimeError("job.run_step was called by its own body, which works on one micro-batch")
+        if self._pushed_over is not loader:
+            self.leave_pushed()
+        if self._pushed is None:
+            self._pushed, self._pushed_over = self.train(loader), loader
+        self._pushing, self._outgrown = True, None
+        try:
+            for batch in self._pushed:
+                with self._engine.redone_smaller():
+                    body(batch)
+                if self._session.sync_gradients:
+                    return True
+            self._pushed = self._pushed_over = None
+            return False
+        except BaseException as error:
+            self._outgrown = self._session.micro if isinstance(error, torch.OutOfMemoryError) else None
+            self._pushing = False
+            self.leave_pushed()  # as an exception leaves a loop over the loader
+            raise
+        finally:
+            self._pushing = False
+
+    def leave_pushed(self) -> None:
+        """Leaves the loop that `run_step` runs, if it is still open, as a ``break`` leaves a loop over the loader."""
+        if self._pushed is not None and not self._pushing:
+            pushed, self._pushed, self._pushed_over = self._pushed, None, None
+            pushed.close()
+
+    def outgrown_by(self, error: BaseException) -> MicroBatch | None:
+        """Returns the micro-batch in which an error for lack of memory left the loop; None where it did not."""
+        if self._pushed is not None:
+            return self._session.micro
+        return self._outgrown or (self._left_at.micro_batch_of(error) if self._left_at is not None else None)
+
+    def train(self, loader: ElasticLoader) -> Generator[Any, None, None]:
         """Yields this rank's micro-batches until the loop over this loader is over; none where the job has done it.
 
         Raises:
@@ -77,7 +129,7 @@ class StepLoop:
         yield from self._train(loader)
         self._engine.phases.draw_alike(*self._session.course.where)
 
-    def _train(self, loader: ElasticLoader) -> Iterator[Any]:
+    def _train(self, loader: ElasticLoader) -> Generator[Any, None, None]:
         session, engine = self._session, self._engine
         self.settle()
         put_back = rng.keep()
@@ -104,7 +156,7 @@ class StepLoop:
         try:
             yield batch
         except GeneratorExit:
-            self.left_at = LeftAt(micro)
+            self._left_at = LeftAt(micro)
             self._note_left(loader, micro)
             raise
         self._only_looks = False
@@ -137,9 +189,9 @@ class StepLoop:
     def sum(self, compute: Callable[[], Any]) -> Any:
         """Sums over all ranks; where the script has skipped what the job had done, it gets what came of it then."""
         session = self._session
-        self.settle()
         if session.data is not None:
             return compute()
+        self.settle()
         key = session.course.key_of_sum()
         if session.membership is None and session.course.is_ahead(session.position):
             with contextlib.suppress(KeyError):
@@ -157,6 +209,7 @@ class StepLoop:
             RuntimeError: If they have not, or it left the loop in the rehearsal, so that nothing was trained.
             SystemExit: With 0, on a rank that leaves the job.
         """
+        self.leave_pushed()
         self._refuse_left_early()
         loader, self._left = self._left, None
         if loader is None:
@@ -174,6 +227,7 @@ class StepLoop:
         Raises:
             RuntimeError: If the loop was left in the rehearsal, so that nothing was trained.
         """
+        self.leave_pushed()
         self._refuse_left_early()
         loader, self._left = self._left, None
         if loader is not None and self._left_complete:

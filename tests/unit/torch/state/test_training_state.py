@@ -12,7 +12,7 @@ from torch import nn
 
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState, forms
 from elastic_launcher.torch.state.transfer import incoming, outgoing
-from tests.support.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, picture, trained
+from tests.support.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, Doubling, picture, trained
 
 
 def _hand_over(sender: TrainingState, receiver: TrainingState) -> list[torch.Tensor]:
@@ -255,3 +255,23 @@ def test_a_state_without_gradient_noise_starts_it_anew_and_one_with_it_fits_wher
     other = TrainingState()
     _hand_over(receiver, other)
     assert other.noise is None
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_of_registered_objects_only_what_an_optimizer_holds_is_taken_over_while_the_script_goes_on(held: bool) -> None:
+    """As in an optimizer in shape only, whose step has another one step: what came of that is in the state."""
+
+    def build(value: int) -> TrainingState:
+        optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
+        foreign = Doubling()
+        foreign.values["count"] = value
+        if held:
+            optimizer.foreign = foreign  # type: ignore[attr-defined]
+        state = TrainingState(optimizers=[optimizer])
+        state.register("foreign", foreign)
+        return state
+
+    sender, receiver = build(3), build(5)
+    captured = sender.capture()
+    receiver.finish(captured.header, captured.tensors, keep_own=True)
+    assert receiver.registered["foreign"].values["count"] == (3 if held else 5)

@@ -1,0 +1,108 @@
+"""Trains step by step, as an adapter for a framework does, until a file ``stop`` is there.
+
+Arguments: JSON of folder, foreign (whether the optimizer is one in shape only), start (where to start, epoch and step).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import elastic_launcher.torch as elastic
+
+SAMPLES, BATCH, MICRO, SEED = 101, 24, 5, 7
+X = torch.randn(SAMPLES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+Y = X.sum(1, keepdim=True).sin()
+
+
+class Momentum:
+    """An optimizer that is none of torch's, with state of its own."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self.count = 0
+        self.moments = [torch.zeros_like(p) for p in parameters]
+
+    def apply(self, gradients: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
+        """Steps."""
+        self.count += 1
+        for moment, gradient, parameter in zip(self.moments, gradients, parameters, strict=True):
+            moment.mul_(0.9).add_(gradient)
+            parameter.sub_(moment, alpha=0.1 / (1 + 0.01 * self.count))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of it."""
+        return {"count": self.count, "moments": self.moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes it."""
+        self.count = state["count"]
+        for mine, theirs in zip(self.moments, state["moments"], strict=True):
+            mine.copy_(theirs)
+
+
+class InShape(torch.optim.Optimizer):
+    """An optimizer of torch in shape only: the other one steps."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        super().__init__(parameters, {})
+        self.foreign = Momentum(parameters)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Has the other one step."""
+        parameters = self.param_groups[0]["params"]
+        self.foreign.apply([p.grad for p in parameters], parameters)
+
+
+def build(foreign: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Returns model and optimizer as they are before the first step."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    parameters = list(model.parameters())
+    return model, InShape(parameters) if foreign else torch.optim.Adam(parameters, lr=0.01)
+
+
+def main() -> None:
+    """Trains."""
+    options = json.loads(sys.argv[1])
+    folder = Path(options["folder"])
+    job = elastic.init(BATCH, MICRO)
+    model, optimizer = build(options.get("foreign", False))
+    if "start" in options:  # with what a framework has saved in a file of its own
+        saved = torch.load(folder / "start.pt", weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        job.start_at(*options["start"])
+    model, optimizer = job.prepare(model, optimizer)
+    if isinstance(optimizer, InShape):
+        job.register("foreign", optimizer.foreign)
+    loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+    losses: list[float] = []
+
+    def work(batch: Any) -> None:
+        x, y = batch
+        job.backward(functional.mse_loss(model(x), y))
+
+    while_open = folder / "stop"
+    for _ in job.epochs(100_000):
+        while job.run_step(loader, work):
+            optimizer.step()
+            losses.append(job.loss)
+            time.sleep(0.01)
+            if while_open.exists():
+                job.stop()
+    if job.is_main:
+        end = {"steps": job.step, "epoch": job.epoch, "model": model.state_dict(), "losses": losses}
+        torch.save(end, folder / "end.pt")
+
+
+if __name__ == "__main__":
+    main()
