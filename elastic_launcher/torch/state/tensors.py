@@ -8,6 +8,9 @@ from collections.abc import Sequence
 import torch
 
 _WORD = 8
+_PIECE_ON_CPU, _PIECE = 2**15, 2**20  # words of a digest at a time: few enough for a CPU's cache, enough for a GPU
+_STRIDE, _MIX = -0x61C8864680B583EB, -0x40A7B892E31B1A47
+"""Odd numbers of SplitMix64, which spread a change of one bit over a word."""
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -45,6 +48,38 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
     """Adds up a plain tensor's bytes as 64-bit words, in place: a sum of narrower ones would first widen them all."""
+    words, rest = _words(tensor)
+    return words.sum() + rest.sum(dtype=torch.int64)
+
+
+def digest(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns 64 bits that tell a plain tensor's values from others, also from the same ones in other places.
+
+    It is computed where the tensor lies, a piece after the other. Kinds of devices have digests of their own.
+    """
+    words, rest = _words(tensor)
+    padded = torch.nn.functional.pad(rest, (0, -rest.numel() % _WORD)).view(torch.int64)
+    length = _PIECE_ON_CPU if words.device.type == "cpu" else _PIECE
+    factors, scratch = torch.empty((2, length), dtype=torch.int64, device=words.device)
+    _spread(torch.arange(1, length + 1, out=factors).mul_(_STRIDE), scratch, _MIX)
+    factors.bitwise_or_(1)  # an odd factor loses no bit
+    mixed, total = torch.empty_like(factors), torch.zeros_like(factors[0])
+    for piece in (*words.split(length), padded):
+        size = piece.numel()
+        found, own = mixed[:size], factors[:size]
+        torch.add(piece, own, out=found)
+        _spread(found, scratch[:size], _MIX)
+        total.mul_(_STRIDE).add_(_spread(found, scratch[:size], own).sum())
+    return total
+
+
+def _spread(words: torch.Tensor, scratch: torch.Tensor, factor: int | torch.Tensor) -> torch.Tensor:
+    """Spreads each word's upper bits over all of it, and multiplies; in place."""
+    return words.bitwise_xor_(torch.bitwise_right_shift(words, 31, out=scratch)).mul_(factor)
+
+
+def _words(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a plain tensor's bytes as 64-bit words, and those that are left."""
     flat = tensor.data.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
@@ -52,7 +87,7 @@ def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
     if octets.storage_offset() % _WORD:
         octets = octets.clone()
     whole = octets.numel() // _WORD * _WORD
-    return octets[:whole].view(torch.int64).sum() + octets[whole:].sum(dtype=torch.int64)
+    return octets[:whole].view(torch.int64), octets[whole:]
 
 
 def bit_sum(tensor: torch.Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,10 +21,11 @@ from elastic_launcher.torch.state.optimizer_state import (
     reserve,
     restore_optimizer,
 )
-from elastic_launcher.torch.state.tensors import bit_sum, describe, is_plain, sum_of_bits
+from elastic_launcher.torch.state.tensors import bit_sum, describe, digest, is_plain, sum_of_bits
 
 SENDER = "the rank that sends its state"
-COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
+COPY_BYTES = 64 * 1024  # a registered module's tensors up to here are copied when captured
+DIGEST_BYTES = 64 * 1024  # a smaller tensor is sent in less time than its digest takes
 
 
 class StateMismatch(RuntimeError):
@@ -93,6 +95,24 @@ class Captured:
 
     header: dict[str, Any]
     tensors: list[torch.Tensor]
+    _computing: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
+    _digests: list[torch.Tensor] = field(default_factory=list, compare=False, repr=False)
+
+    def digests(self) -> torch.Tensor:
+        """Returns a digest of each of the large `frozen_parameters`, int64; computed once for all threads that ask."""
+        with self._computing:
+            if not self._digests:
+                wanted = forms(self.header)
+                numbers = frozen_parameters(self.header, DIGEST_BYTES)
+                found = [int(digest(wanted[n].arranged(self.tensors[n]))) for n in numbers]
+                self._digests.append(torch.tensor(found, dtype=torch.int64))
+            return self._digests[0]
+
+
+def frozen_parameters(header: dict[str, Any], least: int = 0) -> list[int]:
+    """Returns the numbers of the parameters without gradient that have at least so many bytes."""
+    described = zip(header["parameters"], forms(header), strict=False)
+    return [number for number, ((_, trained), form) in enumerate(described) if not trained and form.size >= least]
 
 
 def forms(header: dict[str, Any]) -> list[TensorForm]:
@@ -143,8 +163,8 @@ class TrainingState:
     def capture(self) -> Captured:
         """Returns the state as it is now.
 
-        Parameters, optimizer state and large registered tensors are not copied: they must not change while they are
-        read. Buffers and small registered tensors are copied, since a forward pass or the script may change them.
+        Parameters, optimizer state and a registered module's large tensors are not copied: they must not change while
+        they are read. Buffers and what else is registered are copied: a forward pass or the script may change them.
 
         Raises:
             TypeError: If something can't be carried; the message names its path.
@@ -167,10 +187,14 @@ class TrainingState:
         }
         if self.noise is not None:
             header["noise"] = encode(self.noise.state_dict(), "the gradient noise", tensors)[0]
+        header["registered"] = []
+        for name, one in self.registered.items():
+            first, most = len(tensors), COPY_BYTES if isinstance(one, nn.Module) else math.inf
+            header["registered"].append([name, encode(one.state_dict(), name, tensors)[0]])
+            tensors[first:] = [t.clone() if t.nbytes <= most else t for t in tensors[first:]]
         first = len(tensors)
-        header["registered"] = [[name, encode(o.state_dict(), name, tensors)[0]] for name, o in self.registered.items()]
         header["user"] = encode(self.user, "job.state", tensors)[0]
-        tensors[first:] = [t.clone() if t.nbytes <= COPY_BYTES else t for t in tensors[first:]]
+        tensors[first:] = [t.clone() for t in tensors[first:]]
         header["tensors"] = [[f.dtype, f.shape, f.device, f.order] for f in map(TensorForm.of, tensors)]
         return Captured(header, tensors)
 

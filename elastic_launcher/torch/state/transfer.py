@@ -15,9 +15,17 @@ import torch
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.work import Work
-from elastic_launcher.torch.state.training_state import Captured, TensorForm, TrainingState, forms, write_values
+from elastic_launcher.torch.state.training_state import (
+    DIGEST_BYTES,
+    Captured,
+    TensorForm,
+    TrainingState,
+    forms,
+    frozen_parameters,
+    write_values,
+)
 
-LENGTH_TAG, HEADER_TAG, TENSOR_TAG = 7100, 7101, 7102
+LENGTH_TAG, HEADER_TAG, TENSOR_TAG, DIGESTS_TAG, DIFFER_TAG = 7100, 7101, 7102, 7103, 7104
 SMALL_BYTES = 64 * 2**10  # below this a message of its own costs more than a copy
 PACK_BYTES = 4 * 2**20
 PIECE_BYTES = 16 * 2**20  # 5-10 ms on one machine
@@ -31,6 +39,8 @@ Piece = tuple[torch.Tensor, Callable[[], None] | None]
 def send_state(group: Group, dst: int, captured: Captured, timeout: float = TIMEOUT) -> None:
     """Sends captured state to a peer that calls `receive_state`; its tensors must not change before this returns.
 
+    Frozen parameters are sent where the peer has built others, by a digest of each.
+
     Other threads may use the group meanwhile. Any one message may take ``timeout`` seconds.
 
     Raises:
@@ -40,7 +50,14 @@ def send_state(group: Group, dst: int, captured: Captured, timeout: float = TIME
     header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     group.send(torch.tensor([header.numel()]), dst, LENGTH_TAG, timeout)
     group.send(header, dst, HEADER_TAG, timeout)
-    pieces = outgoing(forms(captured.header), captured.tensors)
+    wanted = forms(captured.header)
+    frozen = frozen_parameters(captured.header, DIGEST_BYTES)
+    differ = torch.ones(len(frozen), dtype=torch.uint8)
+    if frozen:
+        group.send(captured.digests(), dst, DIGESTS_TAG, timeout)
+        group.recv(differ, dst, DIFFER_TAG, timeout)
+    sent = _without(len(wanted), frozen, differ)
+    pieces = outgoing([wanted[n] for n in sent], [captured.tensors[n] for n in sent])
     _run(((group.start_send(memory, dst, TENSOR_TAG), None) for memory in pieces), timeout)
 
 
@@ -62,9 +79,25 @@ def receive_state(
     group.recv(text, src, HEADER_TAG, timeout)
     header: dict[str, Any] = json.loads(text.numpy().tobytes())
     targets = state.targets(header, keep_own)
-    pieces = incoming(forms(header), targets)
+    wanted, captured = forms(header), Captured(header, targets)
+    frozen = frozen_parameters(header, DIGEST_BYTES)
+    differ = torch.ones(len(frozen), dtype=torch.uint8)
+    if frozen:
+        own = captured.digests()
+        theirs = torch.empty_like(own)
+        group.recv(theirs, src, DIGESTS_TAG, timeout)
+        differ = (own != theirs).to(torch.uint8)
+        group.send(differ, src, DIFFER_TAG, timeout)
+    sent = _without(len(wanted), frozen, differ)
+    pieces = incoming([wanted[n] for n in sent], [targets[n] for n in sent])
     _run(((group.start_recv(memory, src, TENSOR_TAG), put) for memory, put in pieces), timeout)
-    return Captured(header, targets)
+    return captured
+
+
+def _without(count: int, frozen: list[int], differ: torch.Tensor) -> list[int]:
+    """Returns the numbers of the tensors that are sent: all but the frozen ones that do not differ."""
+    same = {number for number, differs in zip(frozen, differ.tolist(), strict=True) if not differs}
+    return [number for number in range(count) if number not in same]
 
 
 def _run(started: Iterable[tuple[Work, Callable[[], None] | None]], timeout: float) -> None:

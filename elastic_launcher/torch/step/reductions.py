@@ -80,8 +80,9 @@ def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, N
 
 
 def _number(name: str, value: Number) -> torch.Tensor:
+    """Returns a number or a tensor in memory of its own: the script may write into what it gave."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", torch.float64)
+        return value.detach().to("cpu", torch.float64, copy=True)
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         return torch.from_numpy(value.astype(np.float64))
     if isinstance(value, np.generic):

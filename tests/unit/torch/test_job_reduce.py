@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 
@@ -50,6 +51,40 @@ def test_a_dict_of_numbers_and_tensors_keeps_names_and_shapes() -> None:
         assert list(result) == ["hits", "one", "table"]
         assert result["hits"] == 6 and result["one"] == 6.0
         assert torch.equal(result["table"], torch.full((2, 3), 3.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_evaluate_sums_what_a_function_writes_again_and_again_into_one_tensor(
+    world_size: int, dtype: torch.dtype
+) -> None:
+    def body(group: ThreadGroup) -> Any:
+        job, total = thread_job(group, 8, 2), torch.zeros(2, dtype=dtype)
+
+        def fn(x: torch.Tensor) -> dict[str, torch.Tensor]:
+            total.copy_(torch.stack([x.sum(), x.square().sum()]))
+            return {"sums": total}
+
+        sums = job.evaluate(fn, job.dataloader(TensorDataset(torch.arange(8, dtype=torch.float64))))["sums"]
+        total.fill_(-1.0)
+        return sums.tolist()
+
+    assert run_ranks(world_size, body) == [[28.0, 140.0]] * world_size
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min"])
+def test_what_was_reduced_shares_no_memory_with_what_the_script_gave(world_size: int, op: str) -> None:
+    def body(group: ThreadGroup) -> Any:
+        own = torch.full((2,), 3.0, dtype=torch.float64)
+        result = thread_job(group, 8, 4).reduce(own, op=op)
+        own.zero_()
+        seen = result.tolist()
+        result.fill_(7.0)
+        return seen, own.tolist()
+
+    value = 3.0 * (world_size if op == "sum" else 1)
+    assert run_ranks(world_size, body) == [([value] * 2, [0.0] * 2)] * world_size
 
 
 @pytest.mark.parametrize(

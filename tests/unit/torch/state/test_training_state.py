@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from elastic_launcher.torch.state.tensors import digest
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState, forms
 from elastic_launcher.torch.state.transfer import incoming, outgoing
 from tests.support.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, Doubling, picture, trained
@@ -195,6 +196,18 @@ def test_registered_objects_may_change_while_their_state_is_on_its_way() -> None
     assert all(map(torch.equal, captured.tensors, before))
 
 
+def test_large_tensors_of_the_script_may_change_while_they_are_on_their_way() -> None:
+    """Such as a confusion matrix, into which the loop body counts before its `job.backward`."""
+    state = TrainingState(user={"table": torch.zeros(300, 300)})
+    own = Doubling()
+    own.values["mean"] = torch.zeros(300, 300)
+    state.register("own", own)
+    captured = state.capture()
+    own.values["mean"].fill_(1.0)
+    state.user["table"].fill_(1.0)
+    assert [float(t.sum()) for t in captured.tensors] == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn])
 def test_checksums_see_one_bit_in_any_type(dtype: torch.dtype) -> None:
     model = nn.Module()
@@ -209,6 +222,31 @@ def test_checksums_see_one_bit_in_any_type(dtype: torch.dtype) -> None:
     assert sums.dtype == torch.int64
     assert torch.equal(sums, again[1])
     assert (sums != changed).tolist() == [False, True]
+
+
+KINDS_OF_NUMBERS = [torch.float64, torch.float32, torch.bfloat16, torch.complex64, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", KINDS_OF_NUMBERS)
+def test_a_digest_sees_one_element_and_its_place(dtype: torch.dtype) -> None:
+    """Other than a sum: a one among zeros, at powers of two apart, in tensors of no even number of words."""
+    places = [0, 1, 2, 3, 8, 64, 2**11, 2**12, 2**15, 2**17, 3 * 2**15, 2**18, 300_000]
+    seen = {int(digest(torch.zeros(300_001, dtype=dtype)))}
+    for place in places:
+        tensor = torch.zeros(300_001, dtype=dtype)
+        tensor[place] = 1
+        seen.add(int(digest(tensor)))
+    assert len(seen) == len(places) + 1
+
+
+@pytest.mark.parametrize("dtype", KINDS_OF_NUMBERS)
+def test_a_digest_is_of_values_and_not_of_memory(dtype: torch.dtype) -> None:
+    tensor = (torch.arange(70_007) % 2).to(dtype).view(7, 73, 137)
+    wide = torch.zeros(7, 73, 2 * 137 + 1, dtype=dtype)
+    wide[:, :, 1::2] = tensor
+    turned = tensor.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert {int(digest(one)) for one in (wide[:, :, 1::2], turned)} == {int(digest(tensor))}
+    assert int(digest(tensor.reshape(-1).flip(0))) != int(digest(tensor.reshape(-1).roll(1)))
 
 
 def test_checksums_name_parameters_of_optimizers_and_take_booleans_and_expanded_ones() -> None:
