@@ -215,7 +215,8 @@ class Training:
         model.stop_training = False
         logs: dict[str, Any] = {}
         listening.on_train_begin()
-        with self._hooked():
+        with _Hooks(model, job, self._optimizer, self._denominator):
+            model.make_train_function()
             for epoch in job.epochs(max(0, epochs - first)):
                 trained = self._pass(epoch + first, listening)
                 if job._session.over:
@@ -254,7 +255,7 @@ class Training:
                 self._seeds.begin(job.step, job.rank or 0)
                 if not micro.rehearsal:
                     listening.on_train_batch_begin(step)
-            model.train_step(tuple(batch))
+            model.train_function([tuple(batch)])
             anew = micro.last or micro.dropped
             if micro.samples == 0 or micro.dropped:
                 self._metrics.undo()
@@ -264,10 +265,6 @@ class Training:
                 if model.stop_training:
                     break
         return began
-
-    def _hooked(self) -> Any:
-        """Returns a context in which the model's own `train_step` works on the job's global batch."""
-        return _Hooks(self._model, self._job, self._optimizer, self._denominator)
 
 
 class _Hooks:
