@@ -6,13 +6,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGES = [HERE.parents[1] / "docs" / name for name in ("migrate.md", "walk-script.md")]
-ELASTIC, ADAPTIVE = HERE / "to_elastic.py", HERE / "to_adaptive.py"
+ELASTIC, ADAPTIVE, KERAS = (HERE / f"to_{name}.py" for name in ("elastic", "adaptive", "keras"))
+BECOMES = {"from_adaptdl.py": ADAPTIVE, "from_runai_keras.py": KERAS}  # the others: ELASTIC
 BLOCK = re.compile(r"(?<=^```diff\n)--- (\w+\.py)\n.*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def diff(script: str) -> str:
     """Returns what makes a script the elastic one, as a unified diff."""
-    path = ADAPTIVE if script == "from_adaptdl.py" else ELASTIC
+    path = BECOMES.get(script, ELASTIC)
     before, after = (one.read_text().splitlines(keepends=True) for one in (HERE / script, path))
     return "".join(difflib.unified_diff(before, after, script, path.name, n=2))
 

@@ -10,6 +10,7 @@ from kfp import dsl, local
 
 from elastic_launcher.events import EventFollower, read_events
 from elastic_launcher.kfp import elastic_classification, elastic_train, elastic_train_distributed, elastic_verdict
+from pipelines.digits_keras.pipeline import digits_keras
 from pipelines.digits_search.pipeline import digits_search
 from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
 from pipelines.text_tuning.pipeline import text_tuning
@@ -89,6 +90,10 @@ def test_a_step_is_as_large_as_was_planned(tmp_path: Path, hints: str) -> None:
     assert done.output > 0.8
     (report,) = (tmp_path / "report").iterdir()  # of its job
     assert json.loads((report / "metrics.json").read_text())["world_size_final"] == 2
+
+
+def test_a_keras_model_is_trained(hints: str) -> None:
+    assert digits_keras(hints=hints, max_nodes=2, epochs="6").output > 0.9
 
 
 def test_a_text_model_is_tuned(hints: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.migration.__main__ import ADAPTIVE, ELASTIC, HERE
+from pipelines.migration.__main__ import ADAPTIVE, ELASTIC, HERE, KERAS
 from tests.support.launches import launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow
@@ -102,3 +102,20 @@ def test_the_script_whose_batch_adapts_learns_while_a_node_joins(tmp_path: Path)
     assert [int(epoch) for epoch, _ in said] == list(range(len(said))) and len(said) >= 30
     assert float(said[-1][1]) > 0.9
     assert all(32 < event["new"] <= 512 for event in job.events.of("batch_changed"))
+
+
+@pytest.mark.thorough
+def test_the_script_for_keras_learns_while_a_node_joins(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    arguments = ["--nodes", "1:2", "--hints", hints, "--", HELD, KERAS, "20"]
+    with launched(*arguments, cwd=tmp_path, environment=ONE_THREAD) as job:
+        job.events.wait("generation_formed", timeout=LONG)
+        allow(hints, 2)
+        job.events.wait("node_warm", lambda event: event["node"] == 2, LONG)
+        (tmp_path / "go-20").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert [event["world_size"] for event in job.events.of("generation_formed")] == [1, 2]
+    assert job.events.of("job_finished")[0]["steps"] == 180
+    assert float(re.findall(r"accuracy: ([\d.]+)", job.stdout)[-1]) > 0.95
+    assert (tmp_path / "digits.keras").exists()

@@ -1,0 +1,123 @@
+"""Callbacks of `fit`: they run on every rank with the same logs, their state travels, and rank 0 writes files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from elastic_launcher.keras.backend import keras
+from elastic_launcher.keras.job import current
+
+WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger")
+REFUSED = {
+    "BackupAndRestore": "the job saves checkpoints, and resumes from them at any number of ranks: leave it out",
+    "OrbaxCheckpoint": "the job saves checkpoints, and resumes from them at any number of ranks: leave it out",
+}
+HOOKS = (
+    *(f"on_{what}_{when}" for what in ("epoch", "train_batch") for when in ("begin", "end")),
+    *(f"on_test_{when}" for when in ("begin", "end")),
+)
+PLAIN = (bool, int, float, str, type(None), np.ndarray, np.generic)
+
+
+def check(callbacks: Iterable[Any]) -> list[Any]:
+    """Returns callbacks as `fit` takes them: those that write files only do so on rank 0.
+
+    Raises:
+        TypeError: For one that does what the job does.
+    """
+    taken = []
+    for callback in callbacks:
+        name = type(callback).__name__
+        if name in REFUSED:
+            raise TypeError(f"fit takes no {name}: {REFUSED[name]}")
+        taken.append(on_main(callback) if name in WRITERS else callback)
+    return taken
+
+
+def on_main(callback: Any) -> Any:
+    """Returns a callback that does nothing but on rank 0: `fit(callbacks=[on_main(MyLogger())])`.
+
+    `fit` does this by itself with Keras' own callbacks that write.
+
+    Where another process becomes rank 0, its callback begins with ``on_train_begin``, in the middle of the training. A
+    CSVLogger appends then.
+    """
+    return OnMain(callback)
+
+
+class OnMain(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
+    """Calls another callback on rank 0 alone."""
+
+    def __init__(self, callback: Any) -> None:
+        super().__init__()
+        self._callback = callback
+        self._begun = False
+
+    def set_params(self, params: Any) -> None:
+        """Passes the parameters on."""
+        self._callback.set_params(params)
+
+    def set_model(self, model: Any) -> None:
+        """Passes the model on."""
+        super().set_model(model)
+        self._callback.set_model(model)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Ends the callback, where it has begun."""
+        if self._begun and current().rank == 0:
+            self._callback.on_train_end(logs)
+        self._begun = False
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        job = current()
+        if job.rank != 0:
+            return
+        if not self._begun:
+            self._begun = True
+            if isinstance(self._callback, keras.callbacks.CSVLogger) and job.step > 0:
+                self._callback.append = True
+            self._callback.on_train_begin()
+        getattr(self._callback, hook)(*arguments)
+
+
+def _forward(hook: str) -> Any:
+    def call(self: OnMain, *arguments: Any, **named: Any) -> None:
+        self._call(hook, *arguments, *named.values())
+
+    call.__name__ = hook
+    return call
+
+
+for _hook in HOOKS:
+    setattr(OnMain, _hook, _forward(_hook))
+
+
+class CallbackState:
+    """What a callback remembers in plain values, for joiners and checkpoints."""
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns its plain attributes."""
+        kept = {name: value for name, value in vars(self._callback).items() if name != "_params" and _is_plain(value)}
+        operator = getattr(self._callback, "monitor_op", None) is not None
+        return {"monitors": operator, "attributes": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes attributes that `state_dict` has returned."""
+        monitors = state["monitors"] and getattr(self._callback, "monitor_op", None) is None
+        if monitors:
+            self._callback._set_monitor_op()  # first: it turns the sign of min_delta, each time
+        vars(self._callback).update(state["attributes"])
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    return isinstance(value, PLAIN)

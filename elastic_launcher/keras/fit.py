@@ -1,0 +1,317 @@
+"""`fit` and `evaluate` over all ranks of a job.
+
+To Keras, one batch is one optimizer step of the job. Its own `train_step` runs for each micro-batch of this rank: its
+``loss.backward()`` adds to the gradient of the global batch, and its optimizer acts once that is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from elastic_launcher.keras import data as data_of
+from elastic_launcher.keras.backend import keras
+from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
+from elastic_launcher.keras.denominators import Denominator
+from elastic_launcher.keras.job import current
+from elastic_launcher.keras.metrics import Metrics
+from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, VariablesState
+from elastic_launcher.torch import Job
+
+_numbers: Iterator[int] = count()  # of calls of fit, and of optimizers: the same on all ranks
+_prepared: WeakKeyDictionary[Any, tuple[Any, OptimizerInShape]] = WeakKeyDictionary()  # optimizers by model
+
+
+def fit(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Sequence[Any] | None = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
+) -> Any:
+    """Trains a compiled model, as `keras.Model.fit` does, over all ranks.
+
+    Args:
+        model: The model.
+        x: Arrays or tensors (also in lists, tuples and dicts), a torch DataLoader, or a PyDataset.
+        y: Targets.
+        batch_size: The global batch, or None for it.
+        epochs: The epoch after the last one.
+        verbose: 0, 1 (a bar) or 2 (a line for each epoch), on rank 0; "auto" is 2.
+        callbacks: They run on every rank, with the metrics of all ranks; see `elastic_launcher.keras.on_main`.
+        validation_split: The share of the last samples that are for validation.
+        validation_data: ``(x, y)``, ``(x, y, sample_weight)``, or a DataLoader; the ranks share it.
+        shuffle: Whether each epoch has an order of its own; a DataLoader has its own.
+        class_weight: The weight of each class.
+        sample_weight: The weight of each sample.
+        initial_epoch: The number of the first epoch.
+        steps_per_epoch: Must be None: an epoch is one pass over the data.
+        validation_steps: Must be None.
+        validation_batch_size: Is not used: ranks validate with micro-batches.
+        validation_freq: As in Keras.
+
+    Returns:
+        The History callback.
+
+    Raises:
+        ValueError: For options that an elastic job can't follow; the message names them.
+        TypeError: For data that can only be read forward, and callbacks that do what the job does.
+    """
+    job = current()
+    _check(model, job, batch_size, steps_per_epoch, validation_steps)
+    parts, held_out = (x, y, sample_weight), validation_data
+    if validation_split and validation_data is None:
+        parts, held_out = data_of.split(parts, validation_split)
+    data = data_of.read(*parts, class_weight, shuffle, job.global_batch_size)
+    validation = _held_out(held_out, job)
+    loader = job.dataloader(data.dataset, shuffle=data.shuffle, **data.options)
+    _build(model, data)
+    training = Training(model, job, loader, None if validation is None else _loader(job, validation), validation_freq)
+    return training.run(check(callbacks or ()), initial_epoch, epochs, 2 if verbose == "auto" else verbose)
+
+
+def evaluate(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    callbacks: Sequence[Any] | None = None,
+    return_dict: bool = False,
+) -> Any:
+    """Returns a compiled model's loss and metrics over data that the ranks share; the arguments are those of Keras.
+
+    Raises:
+        ValueError: For ``steps``, and a ``batch_size``: ranks evaluate with micro-batches.
+        TypeError: For data that can only be read forward.
+    """
+    job = current()
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if value is not None:
+            raise ValueError(
+                f"evaluate takes no {name}=: the ranks share all of the data, in micro-batches; leave it out"
+            )
+    data = data_of.read(x, y, sample_weight, None, False, job.global_batch_size)
+    _build(model, data)
+    listening = keras.callbacks.CallbackList(check(callbacks or ()), model=model)
+    listening.on_test_begin()
+    logs = _evaluated(model, job, _loader(job, data))
+    listening.on_test_end(logs)
+    return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+
+def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, validation_steps: Any) -> None:
+    model._assert_compile_called("fit")
+    if batch_size not in (None, job.global_batch_size):
+        raise ValueError(
+            f"batch_size is {batch_size}, and the job's global batch {job.global_batch_size}: leave batch_size out, or "
+            "change global_batch_size of init"
+        )
+    for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
+        if value is not None:
+            raise ValueError(f"fit takes no {name}=: an epoch is one pass over the data; leave it out")
+    if model.optimizer is None:
+        raise ValueError("the model has no optimizer: give one to compile")
+    if model.optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "the optimizer has gradient_accumulation_steps="
+            f"{model.optimizer.gradient_accumulation_steps}: the job accumulates by itself, as far as the global batch "
+            "needs it; leave it out, and make global_batch_size of init so many times larger"
+        )
+
+
+def _held_out(held_out: Any, job: Job) -> data_of.Data | None:
+    if held_out is None:
+        return None
+    parts = tuple(held_out) if isinstance(held_out, (tuple, list)) else (held_out,)
+    x, y, weights = (*parts, None, None)[:3]
+    return data_of.read(x, y, weights, None, False, job.global_batch_size)
+
+
+def _loader(job: Job, data: data_of.Data) -> Any:
+    return job.dataloader(data.dataset, **{**data.options, "drop_last": False})
+
+
+def _build(model: Any, data: data_of.Data) -> None:
+    """Makes all variables of a model and of its metrics."""
+    collate = data.options.get("collate_fn") or torch.utils.data.default_collate
+    indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]
+    batch = collate([data.dataset[index] for index in indices])
+    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(tuple(batch)))
+
+
+def _evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
+    """Returns the loss and metrics over a loader's data."""
+
+    def sums(*batch: Any) -> dict[str, Any]:
+        model.reset_metrics()
+        model.test_step(batch)
+        return {str(n): variable.value.detach().clone() for n, variable in enumerate(model.metrics_variables)}
+
+    training = model.training
+    model.eval()
+    found = job.evaluate(sums, loader)
+    model.train(training)
+    for number, variable in enumerate(model.metrics_variables):
+        variable.assign(found[str(number)])
+    return _numbers_of(model.get_metrics_result())
+
+
+def _numbers_of(logs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in logs.items()}
+
+
+class Training:
+    """One call of `fit`."""
+
+    def __init__(
+        self, model: Any, job: Job, loader: Any, validation: Any, validation_freq: int | Sequence[int]
+    ) -> None:
+        self._model = model
+        self._job = job
+        self._loader = loader
+        self._validation = validation
+        self._validation_freq = validation_freq
+        self._seeds = Seeds(model)
+        self._optimizer = _prepare(model, job)
+        self._metrics = Metrics(model, job)
+        self._name = f"keras.fit{next(_numbers)}"
+        job.register(f"{self._name}.metrics", self._metrics)
+        self._denominator = Denominator(model)
+
+    def run(self, callbacks: list[Any], first: int, epochs: int, verbose: str | int) -> Any:
+        """Trains from an epoch up to another one; returns the history."""
+        model, job = self._model, self._job
+        printing = [OnMain(keras.callbacks.ProgbarLogger())] if verbose else []
+        listening = keras.callbacks.CallbackList(
+            [*callbacks, *printing],
+            add_history=True,
+            model=model,
+            epochs=epochs,
+            steps=self._loader.steps_per_epoch,
+            verbose=verbose,
+        )
+        for number, callback in enumerate(listening.callbacks):
+            if not isinstance(callback, OnMain):
+                job.register(f"{self._name}.callback{number}", CallbackState(callback))
+        model.stop_training = False
+        logs: dict[str, Any] = {}
+        listening.on_train_begin()
+        with _Hooks(model, job, self._optimizer, self._denominator):
+            model.make_train_function()
+            for epoch in job.epochs(max(0, epochs - first)):
+                trained = self._pass(epoch + first, listening)
+                if job._session.over:
+                    break
+                logs = _numbers_of(model.get_metrics_result())
+                if self._validation is not None and model._should_eval(epoch + first, self._validation_freq):
+                    listening.on_test_begin()
+                    found = _evaluated(model, job, self._validation)
+                    listening.on_test_end(found)
+                    logs |= {f"val_{name}": value for name, value in found.items()}
+                if trained:
+                    listening.on_epoch_end(epoch + first, logs)
+                if model.stop_training:
+                    break
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        listening.on_train_end(logs)
+        return model.history
+
+    def _pass(self, epoch: int, listening: Any) -> bool:
+        """Runs what is left of an epoch's steps; returns whether this rank took part in one."""
+        job, session, model = self._job, self._job._session, self._model
+        began = False
+        anew = True  # the next micro-batch is the first one of a step, or of another attempt at it
+        model.train()
+        for batch in self._loader:
+            micro = session.micro
+            assert micro is not None
+            step = session.position.step_in_epoch
+            if not began and not micro.rehearsal:
+                began = True
+                if step == 0:  # else the peers have begun the epoch, and this rank has what came of it
+                    self._metrics.reset()
+                    listening.on_epoch_begin(epoch)
+            if anew:
+                self._metrics.take()
+                self._seeds.begin(job.step, job.rank or 0)
+                if not micro.rehearsal:
+                    listening.on_train_batch_begin(step)
+            model.train_function([tuple(batch)])
+            anew = micro.last or micro.dropped
+            if micro.samples == 0 or micro.dropped:
+                self._metrics.undo()
+            if job.sync_gradients:
+                self._metrics.complete(micro.count)
+                listening.on_train_batch_end(step, model.get_metrics_result())
+                if model.stop_training:
+                    break
+        return began
+
+
+class _Hooks:
+    """Has a model's `train_step` call the job: the loss's `backward`, and the optimizer's `apply`."""
+
+    def __init__(self, model: Any, job: Job, in_shape: OptimizerInShape, denominator: Denominator) -> None:
+        optimizer = model.optimizer
+        scale: Callable[[Any], Any] = optimizer.scale_loss
+
+        def scale_loss(loss: Any) -> Any:
+            scaled = scale(loss)
+            scaled.elastic_unscaled = loss
+            given = scaled.view_as(scaled)
+            given.backward = lambda: job.backward(scaled, weight=denominator.value)
+            return given
+
+        def apply(gradients: Any, variables: Any = None) -> None:
+            in_shape.step()
+
+        self._model = model
+        self._set = (
+            (model, "compute_loss", denominator.compute_loss),
+            (optimizer, "scale_loss", scale_loss),
+            (optimizer, "apply", apply),
+        )
+
+    def __enter__(self) -> None:
+        for owner, name, method in self._set:
+            object.__setattr__(owner, name, method)
+
+    def __exit__(self, *error: object) -> None:
+        for owner, name, _ in self._set:
+            object.__delattr__(owner, name)
+
+
+def _prepare(model: Any, job: Job) -> OptimizerInShape:
+    """Prepares a model and its optimizer for the job, once."""
+    known = _prepared.get(model)
+    if known is not None and known[0] is model.optimizer:
+        return known[1]
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    in_shape = OptimizerInShape(model.optimizer, model.trainable_variables)
+    if known is None:
+        job.prepare(ModelVariables(model))
+    job.prepare(in_shape)
+    optimizer = model.optimizer
+    job.register(f"keras.optimizer{next(_numbers)}", VariablesState(lambda: optimizer.variables))
+    _prepared[model] = optimizer, in_shape
+    return in_shape

@@ -1,0 +1,84 @@
+"""A Keras model's variables and optimizer, in the shape in which torch has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from elastic_launcher.keras.backend import keras
+from elastic_launcher.torch import rng
+
+SEED_BITS = 0x3FFFFFFF
+
+
+class ModelVariables(nn.Module):
+    """The variables of a model, in the same memory: those that can be trained are parameters, statistics are buffers.
+
+    Keras itself has statistics as parameters without gradients. The states of its random generators are left out: each
+    rank has its own (see `Seeds`).
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        layers = list(model._flatten_layers())
+        seeds = {id(generator.state) for layer in layers for generator in layer._seed_generators}
+        statistics = {id(variable) for layer in layers for variable in layer._non_trainable_variables}
+        for number, variable in enumerate(model.variables):
+            name = f"{number}:{variable.path}".replace(".", "_")
+            if id(variable) in seeds:
+                continue
+            if id(variable) in statistics:
+                self.register_buffer(name, variable.value)
+            else:
+                self.register_parameter(name, variable.value)
+        known = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
+        for number, (name, buffer) in enumerate(model.named_buffers()):  # of torch modules in the model
+            if id(buffer) not in known:
+                self.register_buffer(f"{number}:{name}".replace(".", "_"), buffer)
+
+
+class OptimizerInShape(torch.optim.Optimizer):
+    """A torch optimizer whose step is a Keras optimizer's `apply`, with the gradients of the global batch."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        self._variables = list(variables)
+        self._apply = optimizer.apply
+        super().__init__([variable.value for variable in variables], {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Applies the gradients."""
+        with torch.no_grad():
+            self._apply([variable.value.grad for variable in self._variables], self._variables)
+
+
+class VariablesState:
+    """The values of Keras variables, for joiners and checkpoints."""
+
+    def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
+        self._variables = variables
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the live values by number."""
+        return {str(number): variable.value.data for number, variable in enumerate(self._variables())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Assigns values that `state_dict` has returned."""
+        for number, variable in enumerate(self._variables()):
+            variable.assign(state[str(number)])
+
+
+class Seeds:
+    """The random generators of a model's layers: in each attempt at a step, each rank draws numbers of its own."""
+
+    def __init__(self, model: Any) -> None:
+        generators = [one for layer in model._flatten_layers() for one in layer._seed_generators]
+        self._generators = [(one, int(keras.ops.convert_to_numpy(one.state)[0])) for one in generators]
+
+    def begin(self, step: int, rank: int) -> None:
+        """Begins a step, or begins one again."""
+        for generator, seed in self._generators:
+            generator.state.assign(np.array([rng.derive(seed, step, rank) & SEED_BITS, 0]))

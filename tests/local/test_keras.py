@@ -1,0 +1,115 @@
+"""A Keras model under the launcher equals Keras' own fit in one process with the global batch, logs included."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.keras.backend import keras
+from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
+from tests.support.launches import launched
+from tests.support.resizes import LONG, allow, formed
+
+SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "keras_train.py"
+EPOCHS = 3
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Any:
+    from keras.src.backend.common import dtypes
+
+    before = dtypes.BIT64_TO_BIT32_DTYPE["float64"]
+    use_float64()
+    yield
+    dtypes.BIT64_TO_BIT32_DTYPE["float64"] = before
+    keras.config.set_floatx("float32")
+
+
+def assert_as_plain(folder: Path, kind: str) -> int:
+    """Fails unless the model and the history are those of Keras alone; returns the number of epochs."""
+    history = json.loads((folder / "history.json").read_text())
+    epochs = len(history["epoch"])
+    assert history["epoch"] == list(range(epochs))
+    plain = build(kind)
+    expected = plain.fit(
+        **data(kind), batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks(kind)
+    ).history
+    del history["epoch"]
+    assert sorted(history) == sorted(expected)
+    for name, values in expected.items():
+        assert history[name] == pytest.approx(values, rel=1e-9), name
+    with np.load(folder / "weights.npz") as weights:
+        for ours, theirs in zip(weights.values(), plain.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
+    rows = (folder / "log.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["epoch", *map(str, range(epochs))]
+    return epochs
+
+
+def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
+    """Trains under the launcher; returns the sizes of the generations."""
+    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS})
+    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        return [event["world_size"] for event in job.events.of("generation_formed")]
+
+
+@pytest.mark.parametrize(
+    "kind", ["adam", *(pytest.param(one, marks=pytest.mark.thorough) for one in MODELS if one != "adam")]
+)
+def test_two_ranks_train_what_keras_alone_does(kind: str, tmp_path: Path) -> None:
+    trained(tmp_path, kind, "2:2")
+    assert assert_as_plain(tmp_path, kind) == EPOCHS
+
+
+def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
+    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
+        last = formed(job, 1, 0)
+        for size in (3, 2):
+            allow(hints, size)
+            last = formed(job, size, last["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_as_plain(tmp_path, "adam") > 1
+
+
+def test_rank_0_is_killed(tmp_path: Path) -> None:
+    sizes = trained(tmp_path, "adam", "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
+    assert len(sizes) > 1
+    assert assert_as_plain(tmp_path, "adam") == EPOCHS
+
+
+@pytest.mark.thorough
+def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
+    with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
+        first = formed(job, 2, 0)
+        os.kill(job.node_pid(1), signal.SIGTERM)
+        formed(job, 2, formed(job, 1, first["generation"])["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_as_plain(tmp_path, "adam")
+
+
+@pytest.mark.thorough
+def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
+    with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
+        formed(job, 1, 0)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
+    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
+        formed(job, 2, 0)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_as_plain(tmp_path, "adam")

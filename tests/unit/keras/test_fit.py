@@ -1,0 +1,162 @@
+"""`fit` and `evaluate` in one process: what Keras alone does, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import elastic_launcher.keras as elastic
+from elastic_launcher.keras.backend import keras
+from tests.support.keras_models import BATCH, MICRO, build, callbacks, data, use_float64
+
+X, Y = np.random.RandomState(0).randn(10, 6), np.arange(10) % 3
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    from keras.src.backend.common import dtypes
+
+    before = dtypes.BIT64_TO_BIT32_DTYPE["float64"]
+    use_float64()
+    yield
+    dtypes.BIT64_TO_BIT32_DTYPE["float64"] = before
+    keras.config.set_floatx("float32")
+
+
+@pytest.fixture
+def job() -> Any:
+    return elastic.init(BATCH, MICRO)
+
+
+def same_weights(one: Any, other: Any) -> None:
+    for ours, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_accumulating_equals_whole_batches_of_keras(job: Any) -> None:
+    model, plain = elastic.Model(build("adam")), build("adam")
+    ours = model.fit(**data("adam"), epochs=2, shuffle=False, verbose=0, callbacks=callbacks("adam"))
+    theirs = plain.fit(
+        **data("adam"), batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=callbacks("adam")
+    )
+    same_weights(model, plain)
+    assert ours.history.keys() == theirs.history.keys()
+    for name, values in theirs.history.items():
+        assert ours.history[name] == pytest.approx(values, rel=1e-12), name
+
+
+def test_a_second_fit_with_a_thawed_layer_and_another_optimizer_goes_on(job: Any) -> None:
+    def train(model: Any, **options: Any) -> Any:
+        model.layers[0].trainable = False
+        model.compile("sgd", model.loss)
+        model.fit(**data("weights"), epochs=1, shuffle=False, verbose=0, **options)
+        model.layers[0].trainable = True
+        model.compile(keras.optimizers.Adam(0.01), model.loss)
+        model.fit(**data("weights"), initial_epoch=1, epochs=3, shuffle=False, verbose=0, **options)
+        return model
+
+    same_weights(train(elastic.Model(build("weights"))), train(build("weights"), batch_size=BATCH))
+
+
+def test_early_stopping_ends_the_training_and_a_second_fit_may_follow(job: Any) -> None:
+    def train(model: Any, **options: Any) -> list[list[int]]:
+        stops = keras.callbacks.EarlyStopping("loss", patience=1, min_delta=10.0, restore_best_weights=True)
+        epochs = [
+            model.fit(**data("adam"), epochs=9, shuffle=False, verbose=0, callbacks=[stops], **options).epoch
+            for _ in range(2)
+        ]
+        return [list(one) for one in epochs]
+
+    model, plain = elastic.Model(build("adam")), build("adam")
+    assert train(model) == train(plain, batch_size=BATCH) == [[0, 1], [0, 1]]
+    same_weights(model, plain)
+
+
+def test_evaluate_and_predict_are_those_of_keras(job: Any) -> None:
+    model, plain = elastic.Model(build("adam")), build("adam")
+    model.fit(**data("adam"), epochs=1, shuffle=False, verbose=0)
+    plain.set_weights(model.get_weights())
+    assert model.evaluate(X, Y) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-12)
+    assert model.evaluate(X, Y, return_dict=True).keys() == {"loss", "accuracy"}
+    np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-12)
+
+
+def test_dropout_draws_again_in_another_step_and_not_in_another_run() -> None:
+    def trained() -> list[Any]:
+        elastic.init(BATCH, MICRO)
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Input((6,)), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+        model = elastic.Model(keras.Sequential(layers))
+        model.compile("sgd", "mse")
+        seen: list[Any] = []
+        show = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
+        model.fit(np.ones((48, 6)), np.ones((48, 3)), epochs=2, verbose=0, callbacks=[show])
+        return [float(one) for one in seen]
+
+    first = trained()
+    assert first == trained()
+    assert len(set(first)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 7}, ValueError, "batch_size is 7, and the job's global batch 24"),
+        ({"steps_per_epoch": 3}, ValueError, "no steps_per_epoch="),
+        ({"validation_steps": 3}, ValueError, "no validation_steps="),
+        ({"callbacks": [keras.callbacks.BackupAndRestore("there")]}, TypeError, "no BackupAndRestore: the job saves"),
+    ],
+)
+def test_options_that_the_job_decides_are_refused(
+    job: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        elastic.Model(build("adam")).fit(X, Y, **options)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "message"),
+    [
+        ({"optimizer": keras.optimizers.SGD(gradient_accumulation_steps=2)}, "gradient_accumulation_steps=2"),
+        ({"loss": keras.losses.MeanSquaredError(reduction="sum")}, "reduction='sum'"),
+        ({"optimizer": None}, "no optimizer"),
+    ],
+)
+def test_what_does_not_add_up_to_the_global_batch_is_refused(job: Any, compiled: dict[str, Any], message: str) -> None:
+    model = elastic.Model(build("adam"))
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, np.eye(3)[Y])
+
+
+def test_only_rank_0_writes_files(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = elastic.Model(build("adam"))
+    model.fit(X, Y, verbose=0, callbacks=[keras.callbacks.CSVLogger(tmp_path / "log.csv")])
+    model.save(tmp_path / "model.keras")
+    same_weights(keras.models.load_model(tmp_path / "model.keras"), model)
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 2
+    monkeypatch.setattr(type(job), "rank", property(lambda self: 1))
+    logger = keras.callbacks.CSVLogger(tmp_path / "other.csv")
+    model.fit(X, Y, verbose=0, callbacks=[logger])
+    model.save(tmp_path / "other.keras")
+    assert not list(tmp_path.glob("other*"))
+
+
+def test_a_model_needs_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.keras.job._jobs", [])
+    with pytest.raises(RuntimeError, match=r"call elastic_launcher.keras.init"):
+        elastic.Model(build("adam"))
+
+
+def test_a_torch_module_in_the_model_has_its_statistics_averaged(job: Any) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.BatchNorm1d(6).double()
+    model = elastic.Model(keras.Sequential([keras.layers.TorchModuleWrapper(module), keras.layers.Dense(3)]))
+    model.compile("sgd", "mse")
+    model.fit(X, np.eye(3)[Y], epochs=2, verbose=0)
+    assert module.running_mean is not None and module.running_mean.abs().sum() > 0
