@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,36 +11,35 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.control.messages import Log
 from elastic_launcher.torch.arguments import check_backward, logged_numbers
+from elastic_launcher.torch.data.gather import Rows, gather
 from elastic_launcher.torch.data.loader import ElasticLoader, check_options
-from elastic_launcher.torch.data.micro_batches import Micro
 from elastic_launcher.torch.first_on_node import first_on_node
+from elastic_launcher.torch.job_status import JobStatus
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.reconfigure.start import start_at
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import Session
-from elastic_launcher.torch.statistical_epochs import gain_now, is_over, phase_epochs
+from elastic_launcher.torch.state.tracked import Tensors
 from elastic_launcher.torch.step.adaptive_values import adaptive_values
 from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
-from elastic_launcher.torch.step.learning_rate import mean_factor
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.memory import take_known_limit
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
 
 
-class Job:
+class Job(JobStatus):
     """An elastic training job; made by `init`, used as in the README.
 
     The job's progress is read when it is used: rank and world size change at a resize.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._engine = StepEngine(session)
         self._steps = StepLoop(session, self._engine)
 
@@ -54,139 +52,6 @@ class Job:
         session.sums.known = dict(standing.sums)
         session.least_world_size = standing.least_world_size
         take_known_limit(session)
-
-    # -- the job's progress
-
-    @property
-    def rank(self) -> int | None:
-        """Rank of this process, or None before it is admitted."""
-        return self._session.membership.rank if self._session.membership is not None else None
-
-    @property
-    def world_size(self) -> int | None:
-        """Ranks in the generation, or None before this process is admitted."""
-        return self._session.membership.world_size if self._session.membership is not None else None
-
-    @property
-    def local_rank(self) -> int:
-        """Rank within the node."""
-        return self._session.launch.local_rank
-
-    @property
-    def device(self) -> torch.device:
-        """The device that models and batches are on."""
-        return self._session.device
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process is rank 0; another one may become it, and before the first batch none is (a warning)."""
-        return self._is_main(3)
-
-    def _is_main(self, level: int) -> bool:
-        """Returns whether this process is rank 0; warns, so many frames above, where it is not admitted yet."""
-        if self._session.membership is None and self._session.micro is None:
-            warnings.warn(
-                "job.is_main is False in a process that is not admitted to the training yet: before the first batch, "
-                "in all of them. Ask it inside the training loop or after it; for a writer, use job.on_main",
-                stacklevel=level,
-            )
-        return self.rank == 0
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps done over the whole training, the one that has just been completed included."""
-        return self._session.step
-
-    @property
-    def epoch(self) -> int:
-        """The present epoch, from 0."""
-        return self._session.position.epoch
-
-    @property
-    def step_in_epoch(self) -> int:
-        """Optimizer steps done in the training loop that runs, the one that has just been completed included."""
-        return self._session.position.step_in_epoch + self.sync_gradients
-
-    @property
-    def over(self) -> bool:
-        """Whether the present `epochs` is over: stopped on all ranks, or its last epoch is done."""
-        return self._session.over or is_over(self._session)
-
-    @property
-    def micro(self) -> Micro | None:
-        """The micro-batch that runs; None outside the training loop."""
-        return self._session.micro
-
-    @property
-    def generation(self) -> int:
-        """Number of the generation, from 1; 0 before this process is admitted."""
-        return self._session.membership.formation.generation if self._session.membership is not None else 0
-
-    @property
-    def plan(self) -> StepPlan:
-        """How a full global batch is divided among the ranks now."""
-        membership = self._session.need_membership("job.plan")
-        session = self._session
-        return plan_step(
-            session.global_batch_size,
-            session.max_micro_batch,
-            membership.world_size,
-            batch_statistics=session.normalizes is not None,
-        )
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of the present optimizer step, over all ranks, if the epoch has as many."""
-        return self._session.global_batch_size
-
-    @property
-    def lr_factor(self) -> float:
-        """What learning rates are multiplied by in the present step: the mean over all param groups; 1 where the global
-        batch is fixed.
-        """
-        return mean_factor(self._session)
-
-    @property
-    def noise_scale(self) -> float | None:
-        """The gradient noise scale in samples, the same on all ranks; None where it is not measured (yet). A step of so
-        many samples is as much signal as noise.
-        """
-        noise = self._session.noise
-        return None if noise is None else noise.averages.noise_scale()
-
-    @property
-    def gain(self) -> float:
-        """How many steps of the first global batch one step is worth now; 1 where the global batch is fixed."""
-        return gain_now(self._session)
-
-    @property
-    def statistical_epoch(self) -> float:
-        """How many epochs of the first global batch the steps of this `epochs` are worth so far; 0 where the global
-        batch is fixed.
-        """
-        return phase_epochs(self._session)
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether this micro-batch has completed the global batch: gradients are final, and optimizers act."""
-        return self._session.sync_gradients
-
-    @property
-    def samples(self) -> int:
-        """Samples of this micro-batch that count: 0 in a rehearsal, without a share, and outside the loop."""
-        return self._session.micro.samples if self._session.micro is not None else 0
-
-    @property
-    def loss(self) -> float:
-        """Loss of the last completed step: the weighted mean over all ranks; NaN before the first."""
-        return self._session.loss
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """A dict of JSON values of the script's own, which joiners receive too."""
-        return self._session.state.user
-
-    # -- what a script calls
 
     def prepare(self, *things: Any) -> Any:
         """Prepares models, optimizers, schedulers and gradient scalers.
@@ -337,6 +202,28 @@ class Job:
         """
         return self._steps.sum(lambda: reduce_values(self._session, self._engine.recovery, values, op, weight))
 
+    def gather(self, rows: Rows | Callable[..., Rows], loader: ElasticLoader | None = None) -> Rows:
+        """Brings rows together from all ranks, in the order of the samples; every rank must call it.
+
+        In a training loop, ``rows`` are this rank's of the step, those of its micro-batches in turn (`samples` of
+        each). With a loader, they are what a function gives for the samples of a data set, each once.
+
+        Args:
+            rows: A tensor with a row for each sample, or a dict of such; or a function, called as ``rows(*batch)``
+                without gradients, that returns one for a batch.
+            loader: A loader of `dataloader`, for a function.
+
+        Returns:
+            The rows of all ranks, the same on each, on the CPU.
+
+        Raises:
+            TypeError: For something else.
+            ValueError: If there is not one row for each sample.
+            RuntimeError: If ranks give other names, types or shapes.
+        """
+        over = None if loader is None else _made_here(loader, "job.gather")
+        return self._steps.sum(lambda: gather(self._session, self._engine.recovery, rows, over))
+
     def log(self, values: Mapping[str, float]) -> None:
         """Records values under their names with the current step; calls from several ranks count once (the lowest
         rank's).
@@ -387,6 +274,27 @@ class Job:
             ValueError: If the name is taken.
         """
         self._session.state.register(name, obj)
+
+    def track(self, tensors: Tensors | Callable[[], Tensors], op: str = "mean") -> None:
+        """Keeps tensors equal on all ranks that forward passes change, and that are no buffers: metrics, statistics.
+
+        What the ranks' micro-batches of a step have added is brought together in its last `backward`, with the
+        gradient. An attempt at a step that is dropped leaves nothing. Joiners and checkpoints get the values.
+
+        Args:
+            tensors: By name or in order, or a function that returns them, where the script puts others in their place.
+            op: ``mean``: the mean change by samples, as for batch norm's statistics. ``sum``: all that was added.
+                ``max``: the largest value.
+
+        Raises:
+            TypeError: If one is no tensor, or can't be reduced so.
+            ValueError: For another op, or a tensor that is trained.
+            RuntimeError: In a training loop.
+        """
+        if self._session.data is not None:
+            raise RuntimeError("job.track was called in a training loop; call it before that")
+        self._session.buffers.tracked.add(tensors, op)
+        self._session.state.tracked = self._session.buffers.tracked
 
     def on_main(self, make: Callable[[], Any]) -> Any:
         """Returns a proxy for an object of rank 0: ``job.on_main(lambda: SummaryWriter("runs"))``.

@@ -54,7 +54,7 @@ class Latest:
 
     Attributes:
         outcome: Of the last reduction: a step, or the end of the training or of the loop (see `reconcile.NextAction`).
-        result: Of the last sum over ranks, if nothing was reduced since; JSON.
+        result: Of the last sum over ranks, if nothing was reduced since.
         acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
         taken: How often they have still to do nothing, since what came of it was taken over from a peer.
         ended: Whether that peer had ended the step: nothing more acts in it.

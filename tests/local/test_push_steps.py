@@ -18,22 +18,26 @@ from torch.nn import functional
 from tests.support.launches import Launcher, assert_no_process, launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
-from tests.support.scripts.push_train import BATCH, SAMPLES, SEED, X, Y, build
+from tests.support.scripts.push_train import BATCH, SAMPLES, SEED, Metrics, X, Y, build
 from tests.support.step_indices import step_indices
 
 SCRIPT = SCRIPTS / "push_train.py"
 STEPS = -(-SAMPLES // BATCH)
 
 
-def train_plain(steps: int, foreign: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Returns model and optimizer after so many steps of plain torch."""
+def train_plain(steps: int, foreign: bool) -> tuple[nn.Module, torch.optim.Optimizer, Metrics]:
+    """Returns model, optimizer and metrics after so many steps of plain torch."""
     model, optimizer = build(foreign)
+    metrics = Metrics()
     for step in range(steps):
         taken = step_indices(SAMPLES, BATCH, SEED, step // STEPS, step % STEPS, True, False)
+        if step % STEPS == 0:
+            metrics.reset()
+        metrics.update(X[taken])
         optimizer.zero_grad()
         functional.mse_loss(model(X[taken]), Y[taken]).backward()
         optimizer.step()
-    return model, optimizer
+    return model, optimizer, metrics
 
 
 def kill_rank_0(job: Launcher, generation: dict[str, Any]) -> None:
@@ -47,8 +51,10 @@ def assert_same(folder: Path, job: Launcher, foreign: bool = False) -> None:
     assert job.wait(LONG) == 0, job.stderr
     end = torch.load(folder / "end.pt", weights_only=True)
     assert end["steps"] == job.events.of("job_finished")[-1]["steps"]
-    for name, plain in train_plain(end["steps"], foreign)[0].state_dict().items():
-        assert end["model"][name].numpy() == pytest.approx(plain.numpy(), rel=1e-9), name
+    model, _, metrics = train_plain(end["steps"], foreign)
+    for mine, plain in ((end["model"], model.state_dict()), (end["metrics"], metrics.values())):
+        for name, values in plain.items():
+            assert mine[name].numpy() == pytest.approx(values.numpy(), rel=1e-9), name
     assert_no_process(job.work_dir)
 
 
@@ -57,7 +63,7 @@ def script(folder: Path, **options: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("foreign", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_the_plain_model_through_resizes_and_a_killed_rank_0(tmp_path: Path, foreign: bool) -> None:
+def test_the_plain_model_through_a_resize_and_a_killed_rank_0(tmp_path: Path, foreign: bool) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
     with launched("--nodes", "1:3", "--hints", hints, *script(tmp_path, foreign=foreign), cwd=tmp_path) as job:
@@ -65,8 +71,6 @@ def test_the_plain_model_through_resizes_and_a_killed_rank_0(tmp_path: Path, for
         allow(hints, 3)
         last = formed(job, 3, 1)
         kill_rank_0(job, last)
-        last = formed(job, 3, last["generation"])
-        allow(hints, 2)
         formed(job, 2, last["generation"])
         assert_same(tmp_path, job, foreign)
 
@@ -79,10 +83,21 @@ def test_a_rank_that_lost_a_reduction_takes_all_that_came_of_it(tmp_path: Path, 
         assert_same(tmp_path, job, foreign)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    ["summed@20:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("sums@20:3", "break=summed@20:2"))],
+)
+def test_rows_are_gathered_in_order_through_losses(tmp_path: Path, fault: str) -> None:
+    command = ("--nodes", "3:3", *script(tmp_path, gather=True))
+    with launched(*command, cwd=tmp_path, environment={"ELASTIC_FAULT": fault}) as job:
+        formed(job, 3, 1)
+        assert_same(tmp_path, job)
+
+
 @pytest.mark.thorough
 def test_a_start_that_the_script_names_holds_for_joiners_after_a_loss_and_in_the_checkpoint(tmp_path: Path) -> None:
     start = (2, 3)
-    model, optimizer = train_plain(start[0] * STEPS + start[1], False)
+    model, optimizer, _ = train_plain(start[0] * STEPS + start[1], False)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "start.pt")
     hints, command = tmp_path / "hints.json", script(tmp_path, start=start)
     allow(hints, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 from elastic_launcher.control.vitals import name_apart
 
-BACKWARD, EVALUATE, REDUCE = "job.backward", "job.evaluate", "job.reduce"
+BACKWARD, EVALUATE, GATHER, REDUCE = "job.backward", "job.evaluate", "job.gather", "job.reduce"
 END, STOP, BREAK = "the end of job.epochs", "job.stop", "a break out of the training loop"
 
 
@@ -107,7 +107,7 @@ def name_operations(rows: Sequence[tuple[Operation, int]]) -> str:
         size = f" with {operation.wire.elements} numbers to reduce" if sizes and operation.wire is not None else ""
         said.setdefault(f"{operation.words(step)}{size}", []).append(rank)
     where = ", ".join(f"{name_ranks(ranks)} {words}" for words, ranks in said.items())
-    if len({one.what for one, _ in rows}) == 1 and rows[0][0].what in (EVALUATE, REDUCE):
+    if len({one.what for one, _ in rows}) == 1 and rows[0][0].what in (EVALUATE, GATHER, REDUCE):
         return f"ranks reduce different values: {where}"
     if sizes:
         return f"ranks reduce different gradients: {where}; the same parameters have to be trained on every rank"

@@ -18,6 +18,7 @@ from elastic_launcher.torch.collectives.consensus import HEAD
 from elastic_launcher.torch.collectives.operations import Wire
 
 BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
+Place = tuple[torch.Tensor, list[int], bool]
 TAIL_TYPES = (torch.float32, torch.float64)  # carry whole numbers below 2**24 exactly
 
 
@@ -73,7 +74,8 @@ class Layout:
         head: The part of the tail that carries the ranks' signals, and the numbers of the gradient noise.
         noise: The latter.
         used: One element a parameter: how many ranks have a gradient for it.
-        buffers: The places of the floating buffers: flat memory, and the numbers of those that lie in it in turn.
+        buffers: The places of what rides along: flat memory, the numbers of the riders that lie in it in turn, and
+            whether they are summed.
     """
 
     buckets: list[Bucket]
@@ -81,7 +83,7 @@ class Layout:
     head: torch.Tensor
     noise: torch.Tensor
     used: torch.Tensor
-    buffers: list[tuple[torch.Tensor, list[int]]]
+    buffers: list[Place]
     handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
     _wire: Wire | None = None
 
@@ -197,19 +199,22 @@ class Slot:
 
 def make_layout(
     parameters: Sequence[torch.Tensor],
-    float_buffers: Sequence[torch.Tensor],
+    riders: Sequence[torch.Tensor],
     device: torch.device,
     numbers: Sequence[int] = (),
     noise: int = 0,
+    *,
+    summed: int = 0,
 ) -> Layout:
     """Lays the gradients, the tail and the buffers out in flat memory.
 
     Args:
         parameters: In an order that is the same on every rank.
-        float_buffers: As well.
+        riders: What rides along, floating; as well.
         device: For a tail that no parameter could carry.
         numbers: The parameter group of each parameter, -1 for none, where the gradient noise is measured.
         noise: How many numbers it has in the tail.
+        summed: How many riders are summed, the last ones; the others are averaged.
     """
     groups = _groups(parameters)
     if numbers:
@@ -225,21 +230,21 @@ def make_layout(
     tail_device = parameters[groups[-1][0]].device if groups[-1] else device
 
     strangers: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    riders: list[int] = []
-    for number, buffer in enumerate(float_buffers):
-        if buffer.dtype == tail_type and buffer.device == tail_device:
-            riders.append(number)
+    in_tail: list[int] = []
+    for number, rider in enumerate(riders):
+        if rider.dtype == tail_type and rider.device == tail_device:
+            in_tail.append(number)
         else:
-            strangers.setdefault((buffer.dtype, buffer.device), []).append(number)
+            strangers.setdefault((rider.dtype, rider.device), []).append(number)
 
-    places: list[tuple[torch.Tensor, list[int]]] = []
+    places: list[Place] = []
     buckets: list[Bucket] = []
     for (kind, where), own in strangers.items():
-        flat = torch.zeros(sum(float_buffers[n].numel() for n in own), dtype=kind, device=where)
-        places.append((flat, own))
+        flat = torch.zeros(sum(riders[n].numel() for n in own), dtype=kind, device=where)
+        places += _places(flat, own, riders, summed)
         buckets.append(Bucket(flat, [], [], [], 0))
     head = used = torch.empty(0)
-    rider_numel = sum(float_buffers[n].numel() for n in riders)
+    rider_numel = sum(riders[n].numel() for n in in_tail)
     for group in groups:
         members = [parameters[i] for i in group]
         numel = sum(p.numel() for p in members)
@@ -257,11 +262,18 @@ def make_layout(
         if is_tail:
             head, offset = flat[offset : offset + HEAD + noise], offset + HEAD + noise
             used, offset = flat[offset : offset + len(parameters)], offset + len(parameters)
-            if riders:
-                places.append((flat[offset : offset + rider_numel], riders))
+            places += _places(flat[offset : offset + rider_numel], in_tail, riders, summed)
         runs = _runs(flat, members, [numbers[index] for index in group]) if numbers else []
         buckets.append(Bucket(flat, members, group, views, numel, runs=runs))
     return Layout(buckets, list(parameters), head, head[HEAD:], used, places)
+
+
+def _places(flat: torch.Tensor, own: list[int], riders: Sequence[torch.Tensor], summed: int) -> list[Place]:
+    """Divides memory among the riders that lie in it: those that are averaged, then those that are summed."""
+    averaged = [number for number in own if number < len(riders) - summed]
+    middle = sum(riders[number].numel() for number in averaged)
+    halves = ((flat[:middle], averaged, False), (flat[middle:], own[len(averaged) :], True))
+    return [half for half in halves if half[1]]
 
 
 def _runs(flat: torch.Tensor, members: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[Run]:

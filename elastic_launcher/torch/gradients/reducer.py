@@ -16,10 +16,19 @@ from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients import hooks
-from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
+from elastic_launcher.torch.gradients.buckets import Bucket, Slot, make_layout
 from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.overlap import Overlap, record_order
 from elastic_launcher.torch.gradients.passes import Passes
+from elastic_launcher.torch.gradients.tail import (
+    count_largest,
+    form_of,
+    largest,
+    read_largest,
+    read_riders,
+    riders,
+    write_riders,
+)
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe, same_objects
 
@@ -105,7 +114,7 @@ class Reducer:
         self._steps += 1
         self._all = parameters
         trained = [p.requires_grad for p in self._all]
-        averaged = [(b.shape, b.dtype) for b in self._buffers.floating()]
+        averaged = [(b.shape, b.dtype) for b in riders(self._buffers)]
         if trained != self._trained or averaged != self._averaged:
             self._drop_slots()
             self._trained, self._averaged = trained, averaged
@@ -148,7 +157,8 @@ class Reducer:
             chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
             chosen = [p for p in chosen if p.requires_grad]
             measured = (self.noise.groups_of(chosen), self.noise.numel) if self.noise is not None else ()
-            layout = make_layout(chosen, self._buffers.floating(), self._device, *measured)
+            riding = [form_of(rider) for rider in riders(self._buffers)]
+            layout = make_layout(chosen, riding, self._device, *measured, summed=self._buffers.tracked.summed)
             self._slots[key] = Slot(layout, [False] * len(chosen), call=call, only=only)
         if self.noise is not None:
             self.noise.claim(self._slots[key])
@@ -156,7 +166,7 @@ class Reducer:
 
     def wire(self, slot: Slot) -> Wire:
         """Returns what a reduction of a slot exchanges."""
-        return slot.layout.wire(sum(buffer.numel() for buffer in self._buffers.whole()))
+        return slot.layout.wire(count_largest(self._buffers))
 
     def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
         """Runs a backward pass of which nothing is kept but the order in which gradients come; lays memory out."""
@@ -342,16 +352,14 @@ class Reducer:
                     self.noise.measure(bucket)
         works = self._overlap.take_works()
         self._buffers.check()
-        floating = self._buffers.floating()
-        self._write_tail(slot, signals, samples / count, floating)
+        self._write_tail(slot, signals, samples / count)
         if self.noise is not None:
             self.noise.write(slot, count, alone=alone, speaks=group.rank == 0)
-        whole = self._buffers.whole()
-        largest = torch.cat([b.reshape(-1).to(torch.int64) for b in whole]) if whole and not alone else None
+        most = None if alone else largest(self._buffers)
         if not alone:
             works += [group.all_reduce(bucket.flat) for bucket in layout.buckets if not bucket.launched]
-            if largest is not None:
-                works.append(group.all_reduce(largest, op="max"))
+            if most is not None:
+                works.append(group.all_reduce(most, op="max"))
             for work in works:
                 work.wait()
         numbers = layout.head.tolist()
@@ -370,11 +378,13 @@ class Reducer:
             weight, late = agreement.weight, bool(agreement.late)
             self.noise.read(slot, numbers[wire.HEAD :], count=count, weight=weight, late=late, alone=alone)
         if not alone:
-            self._read_buffers(layout, floating, whole, largest)
+            read_riders(layout, self._buffers)
+        if most is not None:
+            read_largest(self._buffers, most)
         self._hand_over(slot, agreement.weight != 0)
         return agreement
 
-    def _write_tail(self, slot: Slot, signals: Signals, share: float, floating: list[torch.Tensor]) -> None:
+    def _write_tail(self, slot: Slot, signals: Signals, share: float) -> None:
         """Writes what this rank adds to the tail."""
         layout = slot.layout
         numbers = wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0)
@@ -385,26 +395,7 @@ class Reducer:
             tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))
             if slot.loss is not None:
                 layout.head[wire.LOSS_INDEX].copy_(slot.loss)
-            for place, chosen in layout.buffers:
-                if share > 0:
-                    now, before = _flatten(floating, chosen), _flatten(self._buffers.at_step_begin(), chosen)
-                    torch.sub(now, before, out=place).mul_(share).masked_fill_(now == before, 0.0)
-                else:
-                    place.zero_()  # not times zero: a NaN there would spread
-
-    def _read_buffers(
-        self, layout: Layout, floating: list[torch.Tensor], whole: list[torch.Tensor], largest: torch.Tensor | None
-    ) -> None:
-        """Gives the buffers their value before the step plus the mean change, so that constants stay as they are."""
-        with torch.no_grad():
-            for place, chosen in layout.buffers:
-                values = _flatten(self._buffers.at_step_begin(), chosen).add_(place)
-                parts = values.split([floating[n].numel() for n in chosen])
-                for number, part in zip(chosen, parts, strict=True):
-                    floating[number].copy_(part.view(floating[number].shape))
-            if largest is not None:
-                for buffer, part in zip(whole, largest.split([b.numel() for b in whole]), strict=True):
-                    buffer.copy_(part.view(buffer.shape))
+        write_riders(layout, self._buffers, share)
 
     def _hand_over(self, slot: Slot, weighed: bool) -> None:
         """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""
@@ -421,8 +412,3 @@ class Reducer:
                         parameter.grad = view
                     else:
                         parameter.grad.add_(view)
-
-
-def _flatten(tensors: list[torch.Tensor], chosen: list[int]) -> torch.Tensor:
-    """Returns the chosen tensors' elements one after the other, in memory of their own."""
-    return torch.cat([tensors[n].reshape(-1) for n in chosen])

@@ -17,12 +17,13 @@ from elastic_launcher.torch.state.training_state import TrainingState
 class ChecksumTask:
     """The checksums of this rank's parameters, computed beside the step that doesn't change them yet, and of buffers.
 
-    Of the buffers, those that are left alone are checked.
+    Of the buffers, those that are left alone are checked, and tracked tensors.
     """
 
     def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:
         self._state = state
         self._still = {f"the buffer {name}": value for name, value in buffers.still().items()}
+        self._still |= buffers.tracked.checksums()
         self._names: list[str] = []
         self._sums: list[int] = []
         self._thread = start_thread("elastic-checksum", self._compute)

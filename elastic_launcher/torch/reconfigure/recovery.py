@@ -146,7 +146,7 @@ class Recovery:
                 totals = self._adopted
             else:
                 self._resizer.tell_recovered()
-            session.summed(encode_sums(totals))
+            session.summed({name: value.clone() for name, value in totals.items()})
             return dict(totals)
 
     def confirm_end(self) -> None:
@@ -175,7 +175,7 @@ class Recovery:
             acted=latest.acted,
             outcome=latest.outcome,
             loss=session.loss,
-            result=latest.result,
+            result=encode_sums(latest.result),
             lost=sorted(session.lost),
         )
         way, source = meet(session, group, mine)

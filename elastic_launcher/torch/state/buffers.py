@@ -10,6 +10,7 @@ from torch import nn
 
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import bit_sum, is_plain
+from elastic_launcher.torch.state.tracked import Tracked
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
 
@@ -73,9 +74,13 @@ class ModelBuffers:
 
     Buffers that are not persistent (masks, tables) are no state and are left alone. So are persistent ones of other
     kinds (booleans, sparse and quantized tensors, float8), which no forward pass may change but for the booleans.
+
+    Attributes:
+        tracked: Tensors of the script's own that are treated alike.
     """
 
     def __init__(self) -> None:
+        self.tracked = Tracked()
         self._models: list[nn.Module] = []
         self._looked = -1
         self._averaged: list[BufferSlot] = []
@@ -122,18 +127,22 @@ class ModelBuffers:
             self._look()
         self._fresh = set()
         self._step.take(self.all())
+        self.tracked.begin_step()
 
     def undo_step(self) -> None:
         """Puts the values before the step back."""
         self._put_back(self._step)
+        self.tracked.undo_step()
 
     def begin_micro_batch(self) -> None:
         """Remembers the values before a micro-batch, to which one without weight goes back."""
         self._micro_batch.take(self.all())
+        self.tracked.begin_micro_batch()
 
     def undo_micro_batch(self) -> None:
         """Puts the values before the micro-batch back."""
         self._put_back(self._micro_batch)
+        self.tracked.undo_micro_batch()
 
     def _put_back(self, snapshot: Snapshot) -> None:
         now = self.all()
@@ -153,6 +162,7 @@ class ModelBuffers:
 
     def follow(self) -> None:
         """Looks for buffers of modules that the script has replaced or added since the step began."""
+        self.tracked.follow()
         if self._looked == registrations():
             return
         was = [(id(slot.owner), slot.key) for slot in self._averaged + self._whole]
@@ -171,6 +181,7 @@ class ModelBuffers:
         Raises:
             RuntimeError: If one has another shape or type.
         """
+        self.tracked.check()
         now, then = self.all(), self._step.copies
         if _forms(now) != _forms(then):
             for slot, mine, before in zip(self._averaged + self._whole, now, then, strict=False):

@@ -6,6 +6,7 @@ from a checkpoint come into the right loop because they count the same as those 
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from elastic_launcher.torch.state.position import Position
 
 Where = tuple[int, int, int]
 RECENT_EPOCHS = 2  # of which sums are kept for those that come late
+KEPT_BYTES = 2**20  # of one result at most: all are sent to those that come, and saved in each checkpoint
 
 
 class Course:
@@ -112,7 +114,9 @@ class Sums:
         return decode_sums(self.known[key if key in self.known else self._newest()[phase, number]])
 
     def note(self, key: str, result: Any) -> None:
-        """Keeps the result of a sum, and drops results that are not needed any more."""
+        """Keeps the result of a sum, if it is not too large, and drops results that are not needed any more."""
+        if _bytes(result) > KEPT_BYTES:
+            return
         self.known = {**self.known, key: encode_sums(result)}  # other threads may be reading the one before
         phase, epoch, _ = _parts(key)
         if epoch is not None:
@@ -143,7 +147,11 @@ def _when(key: str) -> tuple[int, int]:
 
 
 def encode_sums(value: Any) -> Any:
-    """Returns what a sum came to, a number, a float64 tensor or a dict of them, as JSON values."""
+    """Returns what a sum came to, a number, a tensor or a dict of them, as JSON values."""
+    if isinstance(value, torch.Tensor) and value.dtype != torch.float64:
+        octets = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        kind = str(value.dtype).removeprefix("torch.")
+        return {"shape": list(value.shape), "dtype": kind, "bytes": base64.b64encode(octets).decode()}
     if isinstance(value, torch.Tensor):
         return {"shape": list(value.shape), "values": value.reshape(-1).tolist()}
     if isinstance(value, dict):
@@ -157,4 +165,15 @@ def decode_sums(value: Any) -> Any:
         return value
     if "named" in value:
         return {name: decode_sums(one) for name, one in value["named"].items()}
+    if "bytes" in value:
+        octets = bytearray(base64.b64decode(value["bytes"]))
+        dtype = getattr(torch, value["dtype"])
+        flat = torch.frombuffer(octets, dtype=torch.uint8).view(dtype) if octets else torch.empty(0, dtype=dtype)
+        return flat.view(value["shape"])
     return torch.tensor(value["values"], dtype=torch.float64).view(value["shape"])
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_bytes, value.values()))
+    return value.nbytes if isinstance(value, torch.Tensor) else 0

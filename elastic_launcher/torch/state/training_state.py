@@ -144,6 +144,7 @@ class TrainingState:
     registered: dict[str, Any] = field(default_factory=dict)
     user: dict[str, Any] = field(default_factory=dict)
     noise: Carried | None = None  # the gradient noise, where it is measured
+    tracked: Carried | None = None  # tensors that forward passes change, where the script has such
 
     def register(self, name: str, obj: Any) -> None:
         """Adds an object whose state travels.
@@ -187,6 +188,8 @@ class TrainingState:
         }
         if self.noise is not None:
             header["noise"] = encode(self.noise.state_dict(), "the gradient noise", tensors)[0]
+        if self.tracked is not None:
+            header["tracked"] = encode(self.tracked.state_dict(), "job.track", tensors)[0]
         header["registered"] = []
         for name, one in self.registered.items():
             first, most = len(tensors), COPY_BYTES if isinstance(one, nn.Module) else math.inf
@@ -277,6 +280,8 @@ class TrainingState:
             _load(f"scaler[{number}]", scaler.load_state_dict, decode(encoded, tensors))
         if self.noise is not None:  # a checkpoint may be of a job that did not measure it
             _load("the gradient noise", self.noise.load_state_dict, decode(header.get("noise", ["dict", []]), tensors))
+        if self.tracked is not None:
+            _load("job.track", self.tracked.load_state_dict, decode(header.get("tracked", ["dict", []]), tensors))
         for name, encoded in header["registered"]:
             if not self._stays(name, keep_own):
                 _load(name, self.registered[name].load_state_dict, decode(encoded, tensors))

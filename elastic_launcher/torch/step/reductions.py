@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import EVALUATE, REDUCE
 from elastic_launcher.torch.data.micro_batches import pieces_of
+from elastic_launcher.torch.membership.membership import Division
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.loader import ElasticLoader
@@ -48,20 +49,35 @@ def _evaluate_share(
     Raises:
         GroupError: If a peer was lost meanwhile.
     """
-    mine = share(loader.size, session.limited(session.max_batch_per_gpu), membership.world_size, membership.rank)
-    pieces = pieces_of(0, StepSamples(0, loader.size), mine)
     sums: dict[str, torch.Tensor] = {}
+    count = 0
+    division = Division(membership.rank, membership.world_size)
     with rng.preserve(), torch.no_grad():
-        for number, piece in enumerate(pieces):
-            membership.group.check()
-            loader.want(pieces[number : number + loader.ahead + 1])
-            for name, value in _call(fn, loader.take(piece)).items():
+        for batch, samples, counts in each_batch(session, loader, division, membership.group.check):
+            count += samples * counts
+            for name, value in _call(fn, batch).items():
                 part = _number(name, value)
-                if not mine.samples:  # learns the names and shapes of the sums; adds nothing
+                if not counts:  # learns the names and shapes of the sums; adds nothing
                     part = torch.zeros_like(part)
                 sums[name] = sums[name] + part if name in sums else part
-    sums[COUNT] = torch.tensor(float(mine.samples), dtype=torch.float64)
+    sums[COUNT] = torch.tensor(float(count), dtype=torch.float64)
     return sums
+
+
+def each_batch(
+    session: Session, loader: ElasticLoader, division: Division, check: Callable[[], None]
+) -> Iterator[tuple[Any, int, bool]]:
+    """Yields the batches of a rank's share of a data set in order: each with how many samples it has, and whether they
+    count. A rank without a share gets some that don't.
+
+    ``check`` raises `GroupError` if a peer was lost.
+    """
+    mine = share(loader.size, session.limited(session.max_batch_per_gpu), division.ranks, division.rank)
+    pieces = pieces_of(0, StepSamples(0, loader.size), mine)
+    for number, piece in enumerate(pieces):
+        check()
+        loader.want(pieces[number : number + loader.ahead + 1])
+        yield loader.take(piece), piece[2], mine.samples > 0
 
 
 def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, Number]:

@@ -1,6 +1,7 @@
 """Trains step by step, as an adapter for a framework does, until a file ``stop`` is there.
 
-Arguments: JSON of folder, foreign (whether the optimizer is one in shape only), start (where to start, epoch and step).
+Arguments: JSON of folder, foreign (whether the optimizer is one in shape only), start (where to start, epoch and step),
+gather (whether each step and epoch gathers which samples it had, and compares them).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastic_launcher.torch as elastic
+from elastic_launcher.sampling import indices
 
 SAMPLES, BATCH, MICRO, SEED = 101, 24, 5, 7
 X = torch.randn(SAMPLES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -70,6 +72,31 @@ def build(foreign: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, InShape(parameters) if foreign else torch.optim.Adam(parameters, lr=0.01)
 
 
+class Metrics:
+    """What is kept of the samples of an epoch: tensors that a forward pass changes, two of them by making new ones."""
+
+    def __init__(self) -> None:
+        self.mean = torch.zeros(3, dtype=torch.float64)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins an epoch."""
+        self.total, self.count = torch.zeros((), dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+        self.most = torch.full((), float("-inf"), dtype=torch.float64)
+        self.mean.zero_()
+
+    def update(self, x: torch.Tensor) -> None:
+        """Takes samples."""
+        self.mean += 0.3 * x.mean(0)
+        self.total = self.total + x.sum()
+        self.count += len(x)
+        self.most = torch.maximum(self.most, x.max())
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Returns them by name."""
+        return {"mean": self.mean, "total": self.total, "count": self.count, "most": self.most}
+
+
 def main() -> None:
     """Trains."""
     options = json.loads(sys.argv[1])
@@ -84,23 +111,40 @@ def main() -> None:
     model, optimizer = job.prepare(model, optimizer)
     if isinstance(optimizer, InShape):
         job.register("foreign", optimizer.foreign)
-    loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
-    losses: list[float] = []
+    loader = job.dataloader(TensorDataset(X, Y, torch.arange(SAMPLES)), shuffle=True, seed=SEED)
+    metrics = Metrics()
+    job.track([metrics.mean], op="mean")
+    job.track(lambda: {"total": metrics.total, "count": metrics.count}, op="sum")
+    job.track(lambda: [metrics.most], op="max")
+
+    rows: list[torch.Tensor] = []
 
     def work(batch: Any) -> None:
-        x, y = batch
+        x, y, numbers = batch
+        if job.micro is not None and job.micro.first:
+            rows.clear()
+        rows.append(numbers[: job.samples])
+        metrics.update(x)
         job.backward(functional.mse_loss(model(x), y))
 
-    while_open = folder / "stop"
+    stop = folder / "stop"
     for _ in job.epochs(100_000):
+        metrics.reset()
         while job.run_step(loader, work):
+            if options.get("gather"):
+                start = (job.step_in_epoch - 1) * BATCH
+                found = job.gather(torch.cat(rows))
+                wanted = indices(SAMPLES, SEED, job.epoch, start, min(start + BATCH, SAMPLES), True)
+                assert not job.sync_gradients or found.tolist() == wanted.tolist(), (found, wanted)
             optimizer.step()
-            losses.append(job.loss)
             time.sleep(0.01)
-            if while_open.exists():
+            if stop.exists():
                 job.stop()
+        if options.get("gather"):
+            found = job.gather(lambda x, y, numbers: {"x": x, "numbers": numbers}, loader)
+            assert torch.equal(found["numbers"], torch.arange(SAMPLES)) and torch.equal(found["x"], X)
     if job.is_main:
-        end = {"steps": job.step, "epoch": job.epoch, "model": model.state_dict(), "losses": losses}
+        end = {"steps": job.step, "model": model.state_dict(), "metrics": metrics.values()}
         torch.save(end, folder / "end.pt")
 
 

@@ -1,0 +1,93 @@
+"""Brings together, with the gradient, what forward passes have changed: buffers of the models and tracked tensors.
+
+Means and sums ride in the gradient's tail, largest values in a reduction beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from elastic_launcher.torch.gradients.buckets import Layout
+from elastic_launcher.torch.state.buffers import ModelBuffers
+
+_BELOW_SIGN = 2**63 - 1
+
+
+def riders(buffers: ModelBuffers) -> list[torch.Tensor]:
+    """Returns what rides in the tail as it is now: averaged buffers, then tracked means and sums."""
+    return buffers.floating() + buffers.tracked.riding()
+
+
+def form_of(rider: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of the type in which a rider is reduced: whole numbers are exact in float64, up to 2**53."""
+    return rider if rider.is_floating_point() else rider.double()
+
+
+def write_riders(layout: Layout, buffers: ModelBuffers, share: float) -> None:
+    """Writes what this rank's forward passes have added, which had this share of the step's samples."""
+    now, begin = riders(buffers), buffers.at_step_begin() + buffers.tracked.at_step_begin()
+    before = [buffers.tracked.shifted.get(number, tensor) for number, tensor in enumerate(begin)]
+    with torch.no_grad():
+        for place, chosen, summed in layout.buffers:
+            if share > 0:
+                mine, then = _flatten(now, chosen, place), _flatten(before, chosen, place)
+                torch.sub(mine, then, out=place).mul_(1.0 if summed else share).masked_fill_(mine == then, 0.0)
+            else:
+                place.zero_()  # not times zero: a NaN there would spread
+
+
+def read_riders(layout: Layout, buffers: ModelBuffers) -> None:
+    """Gives the riders their value before the step plus what was added, so that constants stay as they are."""
+    now, begin = riders(buffers), buffers.at_step_begin() + buffers.tracked.at_step_begin()
+    shifted = buffers.tracked.shifted
+    with torch.no_grad():
+        for place, chosen, summed in layout.buffers:
+            values = _flatten(begin, chosen, place).add_(place)
+            for number, part in zip(chosen, values.split([now[n].numel() for n in chosen]), strict=True):
+                whole, rider = part.view(now[number].shape), now[number]
+                if summed:  # a later reduction of this step counts what this rank has added in all of it
+                    shifted[number] = whole - (rider - shifted.get(number, begin[number]))
+                rider.copy_(whole)
+
+
+def largest(buffers: ModelBuffers) -> torch.Tensor | None:
+    """Returns the whole numbers of which the largest are wanted: buffers, then tracked tensors; None without any."""
+    parts = [buffer.reshape(-1).to(torch.int64) for buffer in buffers.whole()]
+    parts += [_ordered(tensor.reshape(-1)) for tensor in buffers.tracked.largest()]
+    return torch.cat(parts) if parts else None
+
+
+def count_largest(buffers: ModelBuffers) -> int:
+    """Returns how many numbers `largest` has."""
+    return sum(tensor.numel() for tensor in buffers.whole() + buffers.tracked.largest())
+
+
+def read_largest(buffers: ModelBuffers, values: torch.Tensor) -> None:
+    """Gives buffers and tracked tensors the largest values over the ranks."""
+    whole, tracked = buffers.whole(), buffers.tracked.largest()
+    parts = values.split([tensor.numel() for tensor in whole + tracked])
+    with torch.no_grad():
+        for buffer, part in zip(whole, parts[: len(whole)], strict=True):
+            buffer.copy_(part.view(buffer.shape))
+        for tensor, part in zip(tracked, parts[len(whole) :], strict=True):
+            tensor.copy_((_numbers(part) if tensor.is_floating_point() else part).view(tensor.shape))
+
+
+def _ordered(flat: torch.Tensor) -> torch.Tensor:
+    """Returns numbers as whole ones in the same order, with "not a number" as the largest."""
+    if not flat.is_floating_point():
+        return flat.to(torch.int64)
+    double = flat.double()
+    bits = torch.where(double.isnan(), torch.nan, double).view(torch.int64)
+    return bits ^ ((bits >> 63) & _BELOW_SIGN)
+
+
+def _numbers(ordered: torch.Tensor) -> torch.Tensor:
+    return (ordered ^ ((ordered >> 63) & _BELOW_SIGN)).view(torch.float64)
+
+
+def _flatten(tensors: Sequence[torch.Tensor], chosen: list[int], like: torch.Tensor) -> torch.Tensor:
+    """Returns the chosen tensors' elements one after the other, in memory of their own."""
+    return torch.cat([tensors[n].reshape(-1).to(like.dtype) for n in chosen])
