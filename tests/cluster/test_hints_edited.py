@@ -53,6 +53,7 @@ def test_hints_that_break_or_vanish_leave_the_job_as_it_is_and_new_ones_are_foll
     assert [event["world_size"] for event in stage.events.of("generation_formed")] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_a_job_ends_up_as_the_last_of_hundreds_of_edits_says(stage: Stage) -> None:
     stage.allow(2)
     launch(stage)

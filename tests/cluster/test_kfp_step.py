@@ -151,7 +151,10 @@ def begin(stage: Stage, way: Way, env: dict[str, str], by_root: bool = False) ->
     return kept, place
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("claim", "url") else pytest.param(name, marks=pytest.mark.thorough) for name in WAYS],
+)
 def test_data_and_model_travel(stage: Stage, name: str) -> None:
     way = WAYS[name]
     with object_store(stage.folder / "buckets", HOST_ADDRESS) as store:

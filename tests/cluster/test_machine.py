@@ -89,7 +89,7 @@ def second_back() -> Iterator[None]:
     act("node", str(SECOND), "up")
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_a_restricted_pod_runs_torch(kubectl: Kubectl, space: str, node: int) -> None:
     code = "import os, torch, elastic_launcher; print(os.getuid(), torch.ones(2).sum().item())"
     kubectl.apply(pods.python_pod(space, "torch", "-c", code, node=node, gpus=1))
@@ -166,6 +166,7 @@ def test_quotas_and_limits_are_enforced(kubectl: Kubectl, space: str) -> None:
         kubectl.apply(large)
 
 
+@pytest.mark.thorough
 def test_a_cut_is_silent_and_is_mended(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
     with connect(address) as connection:
@@ -215,6 +216,7 @@ def test_the_kubelet_is_killed_and_started(kubectl: Kubectl, space: str) -> None
     pods.wait(kubectl, space, "server", READY, ["True 0"])
 
 
+@pytest.mark.thorough
 def test_the_api_server_is_restarted(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
     act("apiserver", "restart")

@@ -142,6 +142,7 @@ def test_a_machine_that_falls_silent_is_replaced_elsewhere_and_comes_back_to_not
     assert [event["node"] for event in stage.events.of("node_lost")] == [lost]
 
 
+@pytest.mark.thorough
 def test_the_only_node_is_cut_off_and_another_goes_on_from_its_checkpoint_elsewhere(tmp_path: Path) -> None:
     with staged(tmp_path, "alone") as stage:
         filler = pods.python_pod(

@@ -134,9 +134,11 @@ def test_a_node_whose_rank_leaves_before_it_says_that_it_left(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("script", "ended"),
     [
-        ("import sys; sys.exit(3)", {"exit_code": 3, "signal": None}),
+        pytest.param("import sys; sys.exit(3)", {"exit_code": 3, "signal": None}, marks=pytest.mark.thorough),
         ("raise ValueError('a flaw')", {"exit_code": 1, "signal": None}),
-        ("import os; os.kill(os.getpid(), 9)", {"exit_code": None, "signal": 9}),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 9)", {"exit_code": None, "signal": 9}, marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_how_a_rank_ends_is_told_and_makes_the_node_fail(tmp_path: Path, script: str, ended: dict[str, Any]) -> None:
@@ -159,7 +161,7 @@ if os.environ["LOCAL_RANK"] == "0":
         assert ours.process.poll() is None
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.thorough), 3])
 def test_where_a_full_disk_takes_no_record_of_a_ranks_end_torchrun_tells_of_it(tmp_path: Path, code: int) -> None:
     script = (
         f"import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0)); raise SystemExit({code})"
@@ -182,6 +184,7 @@ def test_sigterm_is_a_notice_each_time_and_ends_nothing_by_itself(tmp_path: Path
         assert ours.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.thorough
 def test_a_sigterm_to_the_whole_session_is_a_notice_too(tmp_path: Path) -> None:
     with node(tmp_path, "print('up')" + WAITS) as ours:
         ours.await_log("up")

@@ -50,9 +50,8 @@ def test_before_init(tmp_path: Path, victim: Callable[[Launcher, int], psutil.Pr
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize(
-    "victim", [torchrun, *(pytest.param(one, marks=pytest.mark.thorough) for one in (agent, rank_parent))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", [torchrun, agent, rank_parent])
 def test_while_it_trains(tmp_path: Path, victim: Callable[[Launcher, int], psutil.Process]) -> None:
     with launched("--nodes", "2:2", "--", SCRIPT, options(tmp_path), cwd=tmp_path) as job:
         formed(job, 2, 0)
@@ -107,7 +106,8 @@ def test_a_node_whose_torchrun_dies_each_time_is_not_started_for_ever(tmp_path: 
     assert "3 nodes in a row failed to come up, the last: member 3 (node 3) was killed by SIGKILL" in message, message
 
 
-@pytest.mark.parametrize("victim", [torchrun, pytest.param(agent, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", [torchrun, agent])
 def test_where_workers_are_restarted(tmp_path: Path, victim: Callable[[Launcher, int], psutil.Process]) -> None:
     """Before `elastic.init()` as well, where the script is still anybody's."""
     flags = ("--resize", "respawn", "--nodes", "2:2", "--checkpoint-every", "5 steps")

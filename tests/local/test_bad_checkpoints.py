@@ -40,9 +40,13 @@ def leave(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (cut_short, "state.json is cut short"),
+        pytest.param(cut_short, "state.json is cut short", marks=pytest.mark.thorough),
         (flip, "state.json is damaged: its checksum is wrong"),
-        (make_newer, "it is of version 99, and this elastic-launcher reads up to 1: use a newer one"),
+        pytest.param(
+            make_newer,
+            "it is of version 99, and this elastic-launcher reads up to 1: use a newer one",
+            marks=pytest.mark.thorough,
+        ),
         (leave, "is of another job: the script is other.py there and train.py here"),
     ],
 )
@@ -74,6 +78,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full_stops_nothing_and_is_tried_again(tmp_path: Path, full_disk: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run(2, 5, "--checkpoint-every", "0.3s", "--checkpoint-dir", str(full_disk)) as job:

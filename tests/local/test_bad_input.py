@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.launches import PATIENCE, interrupt, launched, until
 TRAIN = "raise SystemExit('this script must not be started')\n"
 WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 HINTS: dict[str, Any] = {"apiVersion": "elastic-hints/v1", "defaults": {"gpus": {"allowed": 1}}}
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,10 @@ def test_options_that_cannot_be(tmp_path: Path, arguments: Sequence[str], said: 
     [
         ((), "the script is missing"),
         (("--", "nowhere.py"), "the script nowhere.py is not there (looked in "),
-        (("nowhere.py", "--lr", "1"), "the script nowhere.py is not there"),
+        thorough(("nowhere.py", "--lr", "1"), "the script nowhere.py is not there"),
         (("--", "-m", "no_such_module.train"), "there is no module no_such_module.train"),
-        (("--", "-m"), "-m needs the name of a module"),
-        (("--", "."), "the script . is not there"),
+        thorough(("--", "-m"), "-m needs the name of a module"),
+        thorough(("--", "."), "the script . is not there"),
     ],
 )
 def test_scripts_that_are_not_there(tmp_path: Path, command: Sequence[str], said: str) -> None:
@@ -152,24 +154,24 @@ def entry(**gpus: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "hints"),
+        thorough("", "hints"),
         ("{", "hints"),
-        ("[]", "hints"),
+        thorough("[]", "hints"),
         (json.dumps(HINTS | {"apiVersion": "elastic-hints/v9"}), "apiVersion"),
-        (json.dumps({"apiVersion": "elastic-hints/v1"}), "hints"),
-        ('{"apiVersion": "elastic-hints/v1", "apiVersion": "elastic-hints/v1", "defaults": {}}', "apiVersion"),
+        thorough(json.dumps({"apiVersion": "elastic-hints/v1"}), "hints"),
+        thorough('{"apiVersion": "elastic-hints/v1", "apiVersion": "elastic-hints/v1", "defaults": {}}', "apiVersion"),
         (entry(allowed=-2), "allowed"),
-        (entry(allowed=1.5), "allowed"),
-        (entry(allowed=True), "allowed"),
-        (entry(allowed="8Gi"), "allowed"),
-        (entry(allowed="+8"), "allowed"),
-        (entry(allowed="08"), "allowed"),
-        (entry(allowed=float("nan")), "NaN"),
-        (entry(guaranteed=3, allowed=2), "guaranteed"),
-        (entry(allowed=3, limit=2), "limit"),
-        (entry(allowed=100_001), "allowed"),
-        (entry(allowed=1).replace('{"allowed": 1}', '{"allowed": 08}', 1), "hints"),
-        pytest.param(
+        thorough(entry(allowed=1.5), "allowed"),
+        thorough(entry(allowed=True), "allowed"),
+        thorough(entry(allowed="8Gi"), "allowed"),
+        thorough(entry(allowed="+8"), "allowed"),
+        thorough(entry(allowed="08"), "allowed"),
+        thorough(entry(allowed=float("nan")), "NaN"),
+        thorough(entry(guaranteed=3, allowed=2), "guaranteed"),
+        thorough(entry(allowed=3, limit=2), "limit"),
+        thorough(entry(allowed=100_001), "allowed"),
+        thorough(entry(allowed=1).replace('{"allowed": 1}', '{"allowed": 08}', 1), "hints"),
+        thorough(
             json.dumps(HINTS | {"hints": [{"match": {"job": "train"}, "gpus": {"allowed": 1}}] * 1001}),
             "1000",
             id="too many",

@@ -37,7 +37,11 @@ def play(folder: Path, *flags: str, code: int = 1, grow: int = 0, **more: object
             "(call 1 of step 6); every rank has to make the same calls",
             marks=pytest.mark.quick,
         ),
-        pytest.param("evaluate", f"rank 0 {EVALUATES} 6, rank 1 is in job.backward for optimizer 0 (call 1 of step 6)"),
+        pytest.param(
+            "evaluate",
+            f"rank 0 {EVALUATES} 6, rank 1 is in job.backward for optimizer 0 (call 1 of step 6)",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_ranks_that_do_different_things_are_named(tmp_path: Path, apart: str, said: str) -> None:
@@ -75,7 +79,7 @@ def test_a_rank_that_stops_in_the_step_of_a_growth_ends_the_training_on_all(tmp_
     ("apart", "said"),
     [
         ("own", "in job.backward"),
-        ("own stop", "in job.stop at step 6"),
+        pytest.param("own stop", "in job.stop at step 6", marks=pytest.mark.thorough),
         pytest.param("own break", "at a break out of the training loop, step 6", marks=pytest.mark.thorough),
     ],
 )

@@ -40,7 +40,7 @@ def plain(samples: int, batch: int, width: int) -> tuple[list[torch.Tensor], lis
 @pytest.mark.parametrize(
     ("world_size", "samples", "batch", "micro", "width"),
     [
-        pytest.param(1, 29, 12, 5, 16, id="one rank, with accumulation"),
+        pytest.param(1, 29, 12, 5, 16, marks=pytest.mark.thorough, id="one rank, with accumulation"),
         pytest.param(
             2, 33, 12, 3, 16, marks=pytest.mark.thorough, id="two ranks, a batch that divides, a tail that does not"
         ),

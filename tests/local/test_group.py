@@ -48,7 +48,10 @@ def _reduce_all(rank: Rank) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.quick), 1, 3, 4, 5])
+@pytest.mark.parametrize(
+    "world_size",
+    [pytest.param(2, marks=pytest.mark.quick), *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 3, 4)), 5],
+)
 def test_all_ranks_get_sums_maxima_and_texts(world_size: int) -> None:
     total = world_size * (world_size + 1) / 2
     for number, result in enumerate(run_ranks(_reduce_all, world_size)):
@@ -132,6 +135,7 @@ def test_cutting_a_group_ends_a_receive_in_another_thread() -> None:
         assert "was cut" in error and ended
 
 
+@pytest.mark.thorough
 def test_all_of_five_ranks_see_a_killed_one_once_the_first_cut() -> None:
     with ranks(_wait_until_cut, 5) as started:
         started.heard_all()

@@ -34,6 +34,7 @@ def test_it_trains_and_gives_its_model(tmp_path: Path) -> None:
     assert (Path(done.work_dir) / "report.html").exists()
 
 
+@pytest.mark.thorough
 def test_a_script_that_fails_raises_with_its_last_line(tmp_path: Path) -> None:
     with pytest.raises(StepFailed, match="could not convert string to float: 'fast'") as failed:
         step("fast").run_local(work_dir=str(tmp_path / "job"), checkpoint_dir=None)

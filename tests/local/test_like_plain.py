@@ -40,5 +40,6 @@ def test_a_compiled_model_with_accumulation_and_two_loader_workers(tmp_path: Pat
     assert list(cache.rglob("*.so")), "nothing was compiled"
 
 
+@pytest.mark.thorough
 def test_three_loader_workers(tmp_path: Path) -> None:
     assert_trains_like_plain(tmp_path, workers=3)

@@ -239,7 +239,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end",
+    [end if end in ("killed", "fails") else pytest.param(end, marks=pytest.mark.thorough) for end in ENDS],
+)
 def test_workers_end_with_their_rank_and_leave_nothing(end: str, tmp_path: Path) -> None:
     line, code = ENDS[end]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}

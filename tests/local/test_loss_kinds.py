@@ -157,7 +157,10 @@ def test_a_rank_that_crashes_costs_its_step_alone(tmp_path: Path, fault: str, cr
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("exception once", "ValueError: a mistake in the script"), ("exit 3 once", "exited with code 3 after step 20")],
+    [
+        ("exception once", "ValueError: a mistake in the script"),
+        thorough("exit 3 once", "exited with code 3 after step 20"),
+    ],
 )
 def test_a_failure_costs_its_node_where_that_is_wanted(tmp_path: Path, fault: str, said: str) -> None:
     script = options(tmp_path, fault=fault, fault_step=20)

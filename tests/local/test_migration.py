@@ -60,10 +60,10 @@ def trained(folder: Path) -> dict[str, torch.Tensor]:
     ("script", "launcher", "environment"),
     [
         pytest.param("from_plain.py", (), {}, id="plain"),
-        pytest.param("from_ddp.py", TORCHRUN, {}, id="ddp"),
+        pytest.param("from_ddp.py", TORCHRUN, {}, id="ddp", marks=pytest.mark.thorough),
         pytest.param("from_accelerate.py", TORCHRUN, ON_CPU, id="accelerate-two-processes"),
         pytest.param("from_accelerate.py", ACCELERATE, FOUR_STEPS, id="accelerate-launch", marks=pytest.mark.thorough),
-        pytest.param("from_runai.py", (), {}, id="runai"),
+        pytest.param("from_runai.py", (), {}, id="runai", marks=pytest.mark.thorough),
     ],
 )
 def test_a_script_and_what_it_becomes_train_the_same_model(

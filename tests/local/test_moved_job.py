@@ -98,6 +98,7 @@ def test_a_work_directory_that_was_moved_is_the_same_job(tmp_path: Path, killed:
     assert stage.assert_like_plain(job.events.all(), 7, stopped_only=not killed) >= saved["step"]
 
 
+@pytest.mark.thorough
 def test_a_disk_that_becomes_read_only_stops_nothing_and_is_tried_again(tmp_path: Path, disk: Path) -> None:
     stage = Stage(tmp_path)
     options = ("--checkpoint-every", "0.3s", "--checkpoint-dir", str(disk))

@@ -41,7 +41,9 @@ def finish(folder: Path, job: Launcher) -> None:
     assert "quota" not in job.stderr
 
 
-@pytest.mark.parametrize(("nodes", "told"), [(1, (1,)), (2, (1,)), pytest.param(2, (1, 2), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("nodes", "told"), [(1, (1,)), *(pytest.param(2, told, marks=pytest.mark.thorough) for told in ((1,), (1, 2)))]
+)
 def test_the_last_nodes_are_told_to_go_and_others_go_on_from_that_step(
     tmp_path: Path, nodes: int, told: tuple[int, ...]
 ) -> None:
@@ -62,7 +64,11 @@ def test_the_last_nodes_are_told_to_go_and_others_go_on_from_that_step(
     assert {event["node"] for event in job.events.of("notice")} == set(told)
 
 
-@pytest.mark.parametrize("node_lives", [True, False], ids=["the node lives", "the node is gone, too"])
+@pytest.mark.parametrize(
+    "node_lives",
+    [True, pytest.param(False, marks=pytest.mark.thorough)],
+    ids=["the node lives", "the node is gone, too"],
+)
 def test_a_launcher_that_is_started_again_while_nodes_are_waited_for_waits_on(tmp_path: Path, node_lives: bool) -> None:
     """It is killed while the node that was asked for comes up."""
     arguments = ("--nodes", "1:1", *EVERY, "--", SCRIPT, options(tmp_path, slow_start=5.0))

@@ -28,7 +28,10 @@ for _ in job.epochs(1):
 """
 
 
-@pytest.mark.parametrize(("kind", "ends"), [("{1.5, 2.5}", 1), ("collections.deque([1.5], maxlen=3)", 0)])
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [("{1.5, 2.5}", 1), pytest.param("collections.deque([1.5], maxlen=3)", 0, marks=pytest.mark.thorough)],
+)
 def test_state_that_cannot_travel_is_found_in_the_first_step(kind: str, ends: int, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("KIND", kind))
     with launched("--nodes", "1:1", "--", "train.py", cwd=tmp_path) as job:

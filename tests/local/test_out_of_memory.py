@@ -141,7 +141,7 @@ def test_the_largest_micro_batch_that_fits_is_found_in_the_rehearsal(
     assert_same_model(tmp_path)
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.thorough), "backward"])
 def test_a_sample_that_does_not_fit_ends_the_job_and_the_message_says_what_to_do(tmp_path: Path, where: str) -> None:
     job = play(tmp_path, "1:1", 1, fits={"": 0}, where=where, guarded=True, m=5)
     assert lowered(job) == [(1, 2, 1), (1, 5, 2)]

@@ -68,7 +68,7 @@ def test_an_exception_is_named_although_the_script_has_replaced_the_hook(tmp_pat
     assert "PRETTY a mistake in the script" in (job.work_dir / "logs" / "1-0.log").read_text()
 
 
-@pytest.mark.parametrize("resize", ["in-process", "respawn"])
+@pytest.mark.parametrize("resize", ["in-process", pytest.param("respawn", marks=pytest.mark.thorough)])
 def test_each_argument_reaches_the_script_as_it_was_typed(tmp_path: Path, resize: str) -> None:
     folder = tmp_path / "$local_rank"
     folder.mkdir()
@@ -81,7 +81,7 @@ def test_each_argument_reaches_the_script_as_it_was_typed(tmp_path: Path, resize
     assert json.dumps(words) in log.splitlines()
 
 
-@pytest.mark.parametrize("nodes", ["1:1", "2:2"])
+@pytest.mark.parametrize("nodes", [pytest.param("1:1", marks=pytest.mark.thorough), "2:2"])
 def test_a_process_that_ends_at_once_after_the_training_has_told_all_its_steps(tmp_path: Path, nodes: str) -> None:
     script = SCRIPTS / "vanish.py"
     with launched("--nodes", nodes, "--", script, cwd=tmp_path) as job:

@@ -91,6 +91,7 @@ def test_a_job_that_is_stopped_in_the_second_phase_is_saved_and_goes_on_there(tm
         assert_same(one, expected)
 
 
+@pytest.mark.thorough
 def test_a_rank_joins_in_the_second_phase_after_another_launcher_has_taken_over(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
@@ -108,6 +109,7 @@ def test_a_rank_joins_in_the_second_phase_after_another_launcher_has_taken_over(
     assert_two_end_as_one(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
@@ -125,6 +127,7 @@ def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Pa
         assert_same(one, expected)
 
 
+@pytest.mark.thorough
 def test_a_job_with_loops_of_its_own_and_an_evaluation_after_each_goes_on_in_a_later_one(tmp_path: Path) -> None:
     arguments = ("--nodes", "1:1", "--", OWN_LOOPS, options(tmp_path, pace=0.1))
     with launched(*arguments, cwd=tmp_path) as job:

@@ -117,6 +117,7 @@ def test_a_job_that_waits_is_stopped_at_once(stage: Stage, stop: str) -> None:
         assert_no_process(job.work_dir)
 
 
+@pytest.mark.thorough
 def test_a_job_that_waited_long_enough_ends_saved(stage: Stage) -> None:
     stage.allow(1)
     with stage.run("--wait-for-quota", "1") as job:

@@ -4,6 +4,7 @@ could make them wrong, a break, and what a counter of the script decides.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from tests.support.resizes import LONG
 SCRIPT = SCRIPTS / "passes.py"
 EARLY = SCRIPT.with_name("early_break.py")
 COUNTER = SCRIPT.with_name("own_counter.py")
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"), [("1:2", "with 1 rank, as few as --nodes allows, a rank has 2"), ("2:2", "")]
+    ("nodes", "said"), [("1:2", "with 1 rank, as few as --nodes allows, a rank has 2"), thorough("2:2", "")]
 )
 def test_two_passes_in_a_step_need_a_share_that_always_fits_in_one_micro_batch(
     tmp_path: Path, nodes: str, said: str
@@ -31,7 +33,7 @@ def test_two_passes_in_a_step_need_a_share_that_always_fits_in_one_micro_batch(
         assert not job.events.of("progress")
 
 
-@pytest.mark.parametrize(("then", "trained"), [("end", 0), ("reduce", 0), ("complete", 1)])
+@pytest.mark.parametrize(("then", "trained"), [("end", 0), thorough("reduce", 0), ("complete", 1)])
 def test_a_break_before_a_step_is_complete_is_refused_in_the_rehearsal(tmp_path: Path, then: str, trained: int) -> None:
     with launched("--nodes", "1:1", "--", EARLY, then, cwd=tmp_path) as job:
         assert job.wait(LONG) == (0 if trained else 1), job.stderr
@@ -40,7 +42,7 @@ def test_a_break_before_a_step_is_complete_is_refused_in_the_rehearsal(tmp_path:
         assert "left the training loop in its rehearsal" in job.last_message, job.last_message
 
 
-@pytest.mark.parametrize(("by", "every"), [("enumerate", 3), ("wrapped", 2), ("counter", 2)])
+@pytest.mark.parametrize(("by", "every"), [("enumerate", 3), thorough("wrapped", 2), thorough("counter", 2)])
 def test_a_body_that_decides_by_a_counter_of_its_own_is_refused_in_the_rehearsal(
     tmp_path: Path, by: str, every: int
 ) -> None:
@@ -53,7 +55,9 @@ def test_a_body_that_decides_by_a_counter_of_its_own_is_refused_in_the_rehearsal
     assert not job.events.of("generation_formed")
 
 
-@pytest.mark.parametrize(("by", "every", "turns"), [("step", 3, 2), ("samples", 1, 6), ("enumerate", 1, 6)])
+@pytest.mark.parametrize(
+    ("by", "every", "turns"), [("step", 3, 2), thorough("samples", 1, 6), thorough("enumerate", 1, 6)]
+)
 def test_a_body_that_decides_by_step_or_samples_trains_and_is_warned_of_enumerate(
     tmp_path: Path, by: str, every: int, turns: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tests.support.launches import until
 from tests.support.object_store import object_store
 from tests.support.relaunches import LONG, Stage
+
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: Path) -> None:
@@ -60,8 +63,8 @@ def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: P
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("memory://x", "--checkpoint-dir is 'memory://x', which is lost with each process: give a folder"),
-        ("gopher://host/x", "gopher:// is not known to fsspec"),
+        thorough("memory://x", "--checkpoint-dir is 'memory://x', which is lost with each process: give a folder"),
+        thorough("gopher://host/x", "gopher:// is not known to fsspec"),
         ("s3://models/x", "the checkpoints in s3://models/x can't be read: s3://models/x: "),
     ],
 )

@@ -313,7 +313,7 @@ def test_what_a_rank_leaves_for_its_user_alone_can_be_read_before_its_end_is_tol
     assert modes == [0o644]
 
 
-@pytest.mark.parametrize("there", ["same", "other", "none"])
+@pytest.mark.parametrize("there", ["same", "other", pytest.param("none", marks=pytest.mark.thorough)])
 def test_an_agent_looks_for_the_folder_of_checkpoints_before_it_starts_anything(tmp_path: Path, there: str) -> None:
     folder, landmark = tmp_path / "claim", landmark_of("digits-x", KEY)
     put(folder, landmark)

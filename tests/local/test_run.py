@@ -55,10 +55,8 @@ def test_a_launch_whose_script_fails_on_one_rank(stage: Stage) -> None:
         assert "[rank 1] Traceback (most recent call last):" in launcher.stdout
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 75), pytest.param(signal.SIGHUP, 75, marks=pytest.mark.thorough)],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
 def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
@@ -71,9 +69,8 @@ def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> 
         assert launcher.events.all()[-1]["exit_code"] == code
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.thorough) for n in (signal.SIGINT, signal.SIGHUP))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(stage: Stage, number: int) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("node_started")
@@ -152,9 +149,8 @@ def test_a_reader_of_the_output_that_stands_still_holds_up_neither_the_training_
         processes.kill_until_none(str(stage.work_dir))
 
 
-@pytest.mark.parametrize(
-    "moment", [*(pytest.param(m, marks=pytest.mark.thorough) for m in ("job_started", "node_started")), "progress"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])
 def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(stage: Stage, moment: str) -> None:
     with stage.launched("--nodes", "2:2", "--orphan-timeout", "8") as launcher:
         launcher.events.wait(moment)

@@ -42,7 +42,7 @@ def options(folder: Path, **more: object) -> str:
         ),
         pytest.param("differs: batch", ["global_batch_size", "24", "25"], marks=pytest.mark.thorough),
         pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
-        ("differs: model", ["model 0", "float64"]),
+        pytest.param("differs: model", ["model 0", "float64"], marks=pytest.mark.thorough),
     ],
 )
 def test_a_mistake_ends_the_job_and_is_named(tmp_path: Path, fault: str, said: list[str]) -> None:

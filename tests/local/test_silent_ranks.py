@@ -43,6 +43,7 @@ def test_the_only_rank_freezes(tmp_path: Path) -> None:
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
+@pytest.mark.thorough
 def test_a_rank_freezes_in_the_code_after_the_loop(tmp_path: Path) -> None:
     flags = ("--nodes", "2:2", "--checkpoint-every", "5 steps", "--silence-timeout", "5")
     with launched(*flags, "--", SCRIPT, options(tmp_path, epochs=4, linger=[2]), cwd=tmp_path) as job:
@@ -67,7 +68,7 @@ def test_a_rank_that_computes_with_the_interpreter_locked_is_not_lost(tmp_path: 
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize("resize", ["in-process", "respawn"])
+@pytest.mark.parametrize("resize", ["in-process", pytest.param("respawn", marks=pytest.mark.thorough)])
 def test_an_agent_freezes_before_its_ranks_have_come_or_where_they_say_nothing(tmp_path: Path, resize: str) -> None:
     stock = json.dumps({"folder": str(tmp_path), "pace": 0.01})
     flags = ("--resize", resize, "--nodes", "2:2", "--silence-timeout", "10")

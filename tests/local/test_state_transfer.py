@@ -95,7 +95,14 @@ def _move_while_reducing(rank: Rank, mebibytes: float, turned: int) -> tuple[lis
     return _sums(state), reduced, good
 
 
-@pytest.mark.parametrize("turned", [0, 1, 2], ids=["plain", "sender in another layout", "both in another layout"])
+@pytest.mark.parametrize(
+    "turned",
+    [
+        pytest.param(0, marks=pytest.mark.thorough, id="plain"),
+        pytest.param(1, id="sender in another layout"),
+        pytest.param(2, marks=pytest.mark.thorough, id="both in another layout"),
+    ],
+)
 def test_25_megabytes_move_while_reductions_run(turned: int) -> None:
     (sent, _, _), (received, reduced, good) = run_ranks(_move_while_reducing, 2, 25, turned)
     assert sent == received
@@ -158,7 +165,7 @@ def _move_until_cut(rank: Rank) -> str:
     return "no error"
 
 
-@pytest.mark.parametrize("event", ["cut", "kill"])
+@pytest.mark.parametrize("event", ["cut", pytest.param("kill", marks=pytest.mark.thorough)])
 def test_a_cut_or_a_lost_peer_ends_a_transfer_on_both_sides(event: str) -> None:
     with ranks(_move_until_cut, 2) as started:
         assert started.heard_all() == ["ready"] * 2

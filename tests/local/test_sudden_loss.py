@@ -57,7 +57,9 @@ KILLED = [
     pytest.param("reduction@20:3", 3, 1, (3,), 0, marks=pytest.mark.thorough, id="youngest in the reduction"),
     pytest.param("micro-batch@20:1", 3, 1, (1,), 0, marks=pytest.mark.thorough, id="oldest in a micro-batch"),
     pytest.param("micro-batch@20:3", 3, 1, (3,), 2, marks=pytest.mark.thorough, id="youngest in a micro-batch"),
-    pytest.param("micro-batch@20:2", 2, 1, (2,), 0, id="the only other one in a micro-batch"),
+    pytest.param(
+        "micro-batch@20:2", 2, 1, (2,), 0, marks=pytest.mark.thorough, id="the only other one in a micro-batch"
+    ),
     pytest.param(
         "reduced@20:1", 2, 1, (1,), 2, marks=pytest.mark.thorough, id="the only other one between reduction and step"
     ),
@@ -251,7 +253,12 @@ def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
     [
         pytest.param(1, "reduction@20:1", marks=pytest.mark.thorough, id="the only one"),
         pytest.param(3, "reduction@20:1,reduction@20:2,reduction@20:3", id="all at once"),
-        pytest.param(2, "break=reduced@20:2,give@20:1", id="who gives the state, and its taker has a part of it"),
+        pytest.param(
+            2,
+            "break=reduced@20:2,give@20:1",
+            marks=pytest.mark.thorough,
+            id="who gives the state, and its taker has a part of it",
+        ),
     ],
 )
 def test_where_nobody_is_left_who_holds_the_state_the_job_restarts_from_the_last_checkpoint(

@@ -46,13 +46,18 @@ def assert_plain_training(folder: Path, world_size: int) -> None:
         assert rows[-1]["lr"] == pytest.approx(plain.rates[step], rel=1e-12)
 
 
-@pytest.mark.parametrize(("command", "world_size"), [(PYTHON, 1), (TORCHRUN, 2)], ids=["python", "torchrun"])
+@pytest.mark.parametrize(
+    ("command", "world_size"),
+    [pytest.param(PYTHON, 1, marks=pytest.mark.thorough), (TORCHRUN, 2)],
+    ids=["python", "torchrun"],
+)
 def test_the_script_trains_without_our_launcher(command: list[str], world_size: int, tmp_path: Path) -> None:
     done = run(command, tmp_path)
     assert done.returncode == 0, done.stderr
     assert_plain_training(tmp_path, world_size)
 
 
+@pytest.mark.thorough
 def test_the_script_trains_under_our_launcher(tmp_path: Path) -> None:
     with launched("--nodes", "2:2", "--", SCRIPT, options(tmp_path), cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
