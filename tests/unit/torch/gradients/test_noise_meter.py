@@ -242,7 +242,7 @@ def test_adam_measures_the_gradient_as_it_scales_it(world_size: int, max_batch: 
     each = float(
         (VARIANCES / (VARIANCES / BATCH + GRADIENT**2)).sum() / (GRADIENT**2 / (VARIANCES / BATCH + GRADIENT**2)).sum()
     )
-    assert scale == pytest.approx(each, rel=0.2)  # the last quarter of the estimates counts for most
+    assert scale == pytest.approx(each, rel=0.2)
     assert abs(plain / each - 1) > 0.5
 
 
