@@ -1,7 +1,8 @@
 """Decides whether the global batch of a job changes.
 
 A change needs `LEAST_IMPROVEMENT` more goodput, and must also pay if the noise scale is wrong by `NOISE_ERROR` either
-way and the throughput model by its own error.
+way and the throughput model by its own error. It makes the batch at most `GROWTH` times as large: gradients of small
+batches say little of the signal in them, and the next decision has those of the larger one.
 
 Invariant: as long as estimates are within these errors of values that don't change, each change raises the true
 goodput, so that no batch size comes back. The logarithm of the ratio of two batch sizes' efficiencies is monotonic in
@@ -18,6 +19,7 @@ from elastic_launcher.adaptive.fit import Fit
 from elastic_launcher.adaptive.goodput import LEAST_IMPROVEMENT, Choice, GradientNoise, choice, gain
 
 NOISE_ERROR = 1.25  # as a factor
+GROWTH = 2  # what a decision multiplies the batch by at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ def decide(
         outside = f"{batch_size:,} is outside the bounds on {_ranks(ranks)}"
         reason = f"{_sizes(old, new)}: {outside}, {scale_in_words(noise_scale)}"
         return BatchChange(batch_size, new, new.goodput / old.goodput - 1, noise_scale, reason)
-    paying = [one for one in options if _pays(old, one, fit.error, noise)]
+    near = [one for one in options if one.batch_size <= GROWTH * batch_size]
+    paying = [one for one in near if _pays(old, one, fit.error, noise)]
     new = max(paying, key=lambda one: one.goodput, default=old)
     improvement = new.goodput / old.goodput - 1
     if improvement < LEAST_IMPROVEMENT:

@@ -44,9 +44,9 @@ MEMORY = 0.999
 FEWEST = 8
 """Estimates that an average reaches over at least: however large the batch, one of them alone says little."""
 
-YOUTH = 3.0
+YOUTH = 1.0
 """In a young average an estimate counts for so many times its share more than in a plain mean: the gradient is not what
-it was at the beginning, and the last quarter of the estimates counts for most."""
+it was at the beginning, and the later half of the estimates counts for three quarters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.adaptive.bounds import Bounds
-from elastic_launcher.adaptive.decision import NOISE_ERROR, decide
+from elastic_launcher.adaptive.decision import GROWTH, NOISE_ERROR, decide
 from elastic_launcher.adaptive.fit import Fit, fit
 from elastic_launcher.adaptive.goodput import LEAST_IMPROVEMENT, NO_NOISE, GradientNoise, best, choice
 from elastic_launcher.adaptive.observations import Observation, Observations
@@ -33,6 +34,15 @@ def test_a_change_has_its_reason_in_one_line() -> None:
     assert change.gain == change.choice.gain == pytest.approx(49 / (48 / 8 + 1))
     before = choice(256, MODEL, GradientNoise(48.0, 1.0), BOUNDS, 1, 4).goodput
     assert change.improvement == pytest.approx(change.choice.goodput / before - 1)
+
+
+def test_a_batch_grows_by_doublings_however_large_the_noise_seems() -> None:
+    """The noise of a few small batches may seem to be without bound, and learning rates follow the batch."""
+    visited = [64]
+    while change := decide(visited[-1], EXACT, GradientNoise(1.0, 0.0), BOUNDS, 1, 4):
+        visited.append(change.new)
+    assert all(old < new <= GROWTH * old for old, new in itertools.pairwise(visited))
+    assert len(visited) > 4
 
 
 def test_gradients_that_are_all_noise_have_no_noise_scale() -> None:
@@ -60,7 +70,7 @@ def test_a_change_gains_enough_within_the_bounds(batch_size: int, noise: Gradien
         assert "\n" not in change.reason
         after = choice(change.new, MODEL, noise, BOUNDS, 1, ranks).goodput
         assert after >= before * (1 + LEAST_IMPROVEMENT) or not BOUNDS.contain(batch_size, ranks)
-        assert decide(change.new, EXACT, noise, BOUNDS, 1, ranks) is None
+        assert change.new <= GROWTH * batch_size or not BOUNDS.contain(batch_size, ranks)
 
 
 @given(batches, noises, ranks_of, wrong)
@@ -96,7 +106,7 @@ def test_a_job_that_learns_from_noisy_times_settles_near_the_best_batch(seed: in
         if change is not None:
             assert change.new not in visited
             visited.append(change.new)
-    assert len(visited) <= 4
+    assert len(visited) <= 9
     found = choice(visited[-1], MODEL, truth, BOUNDS, 1, ranks)
     assert found.goodput > 0.95 * best(MODEL, truth, BOUNDS, 1, ranks).goodput
 

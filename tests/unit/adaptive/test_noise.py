@@ -126,10 +126,10 @@ def shares(count: int, kept: float) -> list[float]:
     return [one.square for one in found if one is not None]
 
 
-def test_while_an_average_is_young_its_last_quarter_counts_for_most() -> None:
+def test_while_an_average_is_young_its_later_half_counts_for_three_quarters() -> None:
     found = shares(40, 1 - 1e-9)
     assert found == sorted(found) and sum(found) == pytest.approx(1.0)
-    assert sum(found[30:]) == pytest.approx(1 - (3 / 4) ** (1 + YOUTH), abs=0.03)
+    assert sum(found[20:]) == pytest.approx(1 - (1 / 2) ** (1 + YOUTH), abs=0.03) == pytest.approx(0.75, abs=0.03)
 
 
 def test_once_it_is_not_estimates_count_by_their_age() -> None:

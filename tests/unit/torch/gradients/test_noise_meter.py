@@ -190,6 +190,16 @@ def test_the_averages_forget_by_samples(monkeypatch: pytest.MonkeyPatch) -> None
     assert tail > full
 
 
+def test_the_noise_is_measured_more_often_in_the_first_steps_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_meter, "EVERY", 16)
+    meter = noise_meter.NoiseMeter([], [], lambda: BATCH)
+    meter.gains = {100: (2.0,)}
+    measured = []
+    for meter.step in range(200):
+        measured += [meter.step] * meter.is_due
+    assert measured == [*range(0, 64, 4), 64, 80, 96, *range(100, 164, 4), 176, 192]
+
+
 STRETCH = torch.logspace(-3, 3, NUMEL, dtype=torch.float64)
 
 
@@ -242,7 +252,7 @@ def test_adam_measures_the_gradient_as_it_scales_it(world_size: int, max_batch: 
     each = float(
         (VARIANCES / (VARIANCES / BATCH + GRADIENT**2)).sum() / (GRADIENT**2 / (VARIANCES / BATCH + GRADIENT**2)).sum()
     )
-    assert scale == pytest.approx(each, rel=0.2)  # the last quarter of the estimates counts for most
+    assert scale == pytest.approx(each, rel=0.2)
     assert abs(plain / each - 1) > 0.5
 
 
