@@ -77,7 +77,7 @@ def turn_on(
         session.max_batch_per_gpu = max(session.max_batch_per_gpu, whole_number(name, most))
     bounds = read_bounds(
         session.schedule.batch_size(0),
-        session.max_batch_per_gpu,
+        None if session.finds_limit else session.max_batch_per_gpu,
         data.size,
         most,
         local_bsz_bounds,
