@@ -45,11 +45,6 @@ class BatchChange:
         """The global batch from now on."""
         return self.choice.batch_size
 
-    @property
-    def gain(self) -> float:
-        """How many steps of the base batch one new step is worth."""
-        return self.choice.gain
-
 
 def decide(
     batch_size: int, fit: Fit, noise: GradientNoise, bounds: Bounds, machines: int, ranks: int

@@ -27,10 +27,6 @@ class Progress:
         """
         return Progress(self.samples + samples * (gain / scale))
 
-    def iterations(self, base_batch_size: int) -> float:
-        """Returns the scale-invariant iterations of AdaScale: how many steps of the base batch these would be."""
-        return self.samples / base_batch_size
-
     def epochs(self, epoch_samples: int) -> float:
         """Returns the statistical epochs.
 

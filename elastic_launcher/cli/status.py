@@ -90,7 +90,7 @@ def _rows(where: tuple[str, str], found: Mapping[str, Any]) -> list[tuple[str, s
         ("hint (GPUs)", quota(found["hint"] or {})),
         ("queue (GPUs)", "" if found.get("admitted") is None else quota({"admitted": found["admitted"]})),
         ("samples per second", "" if not found["samples_per_second"] else rate(found["samples_per_second"])),
-        ("adaptive batch", adaptive(found.get("adaptive") or {})),
+        ("adaptive batch", adaptive(found.get("adaptive") or {}, found.get("learning_rate_rule"))),
         ("resizes", str(found["resizes"]) if found["generation"] else ""),
         *((f"node {node['node']}", _node(node)) for node in found["nodes"]),
         *((name, number(value)) for name, value in found["logged"].items()),

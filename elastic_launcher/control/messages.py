@@ -213,12 +213,14 @@ class BatchChanged(Message, frozen=True):
             then for each parameter group. The learning rates follow these.
         noise_scale: The gradient noise scale at the decision, in samples; None where not known.
         reason: Why, in words; "" where not known.
+        learning_rate_rule: The name of the rule by which learning rates follow the batch.
     """
 
     entries: tuple[tuple[int, int], ...]
     gains: Mapping[int, tuple[float, ...]] = {}
     noise_scale: float | None = None
     reason: str = ""
+    learning_rate_rule: str = ""
 
 
 class MicroBatchLowered(Message, frozen=True):

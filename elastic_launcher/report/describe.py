@@ -145,11 +145,12 @@ def speed(state: JobState) -> str:
     return f"{rate(state.samples_per_second)} samples/s" if state.samples_per_second else ""
 
 
-def adaptive(values: Mapping[str, float]) -> str:
-    """Returns the values of an adaptive batch; empty for a fixed one."""
+def adaptive(values: Mapping[str, float], rule: str | None) -> str:
+    """Returns the values of an adaptive batch, and its learning rates' rule if known; empty for a fixed one."""
     if not values:
         return ""
-    parts = [f"{number(values.get('batch'))} samples", f"learning rates × {number(values.get('lr_factor'))}"]
+    by = f" ({rule})" if rule else ""
+    parts = [f"{number(values.get('batch'))} samples", f"learning rates × {number(values.get('lr_factor'))}{by}"]
     parts += [f"noise scale {number(values['noise_scale'])}"] if "noise_scale" in values else []
     parts += [f"efficiency {share(values['efficiency'])}"] if "efficiency" in values else []
     return ", ".join(parts)
@@ -222,6 +223,7 @@ def _batch(event: Event) -> str:
     gain, noise, reason = event.get("gain"), event.get("noise_scale"), first_line(event.get("reason"))
     known = [f"gain {number(gain)}"] if gain is not None else []
     known += [f"noise scale {number(noise)}"] if noise is not None else []
+    known += [f"learning rates by {rule}"] if (rule := event.get("learning_rate_rule")) else []
     said = f" ({', '.join(known)})" if known else ""
     old, new = number(event.get("old")), number(event.get("new"))
     why, since = f": {reason}" if reason else "", f"from step {number(event.get('step'))} on"

@@ -63,6 +63,7 @@ class JobState:
         steady_seconds: The same over those steps of the generation that follow its first report; None before.
         speeds: Steps a second by the number of ranks, each as it was last, without the time of reconfigurations.
         adaptive: The values of the adaptive batch in the last progress, by name; empty with a fixed one.
+        learning_rate_rule: By which learning rates follow the batch, as its last change says; None before.
         step_times: What the ``step_times`` events said together, as `adaptive.step_times` reads it; empty before.
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
         nodes: All that ever were, by their numbers.
@@ -98,6 +99,7 @@ class JobState:
     steady_seconds: float | None = None
     speeds: Mapping[int, float] = field(default_factory=dict)
     adaptive: Mapping[str, float] = field(default_factory=dict)
+    learning_rate_rule: str | None = None
     step_times: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 0
     members: tuple[Mapping[str, int], ...] = ()
@@ -229,6 +231,8 @@ def _advance(state: JobState, event: Event) -> JobState:
         case "log":
             log, _ = state.log.add(get("step") or 0, get("rank") or 0, get("values") or {})
             return replace(state, last_at=now, log=log)
+        case "batch_changed":
+            return replace(state, last_at=now, learning_rate_rule=get("learning_rate_rule"))
         case "step_times":
             return replace(state, last_at=now, step_times=merged(state.step_times, event.fields))
         case "straggler":

@@ -50,6 +50,7 @@ def document(
         "loss": state.loss,
         "samples_per_second": state.samples_per_second,
         "adaptive": dict(state.adaptive) or None,
+        "learning_rate_rule": state.learning_rate_rule,
         "seconds_left": None if gone or state.seconds_left is None else round(state.seconds_left, 1),
         "generation": state.generation,
         "world_size": state.world_size,

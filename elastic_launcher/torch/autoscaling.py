@@ -18,7 +18,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 
 def read_bounds(
     global_batch_size: int,
-    max_batch_per_gpu: int,
+    max_batch_per_gpu: int | None,
     dataset_size: int,
     max_batch_size: int,
     local_bsz_bounds: Sequence[int] | None,
@@ -27,7 +27,7 @@ def read_bounds(
 ) -> Bounds:
     """Returns the bounds that a script asks for; see `ElasticLoader.autoscale_batch_size`.
 
-    ``name`` is where the maximum comes from, for messages.
+    ``max_batch_per_gpu`` is None where the job finds it; ``name`` is where the maximum comes from, for messages.
 
     Raises:
         ValueError: If they contradict each other, the first batch or the data set; the message says what to do.
@@ -44,7 +44,17 @@ def read_bounds(
         )
     if most > MOST_BATCH:
         raise ValueError(f"{name} is {most}; it must be {MOST_BATCH} or less")
-    low, high = _local(local_bsz_bounds, max_batch_per_gpu)
+    low, high = _local(local_bsz_bounds, most if max_batch_per_gpu is None else max_batch_per_gpu)
+    if max_batch_per_gpu is None and high > most:
+        raise ValueError(
+            f"local_bsz_bounds end at {high}, above {name}, {most}, and no micro-batch is larger than the global "
+            f"batch; lower the second bound, or raise {name}"
+        )
+    if max_batch_per_gpu is not None and high > max_batch_per_gpu:
+        raise ValueError(
+            f"local_bsz_bounds end at {high}, above max_batch_per_gpu, {max_batch_per_gpu}, which is the most that "
+            "runs on one GPU at a time; raise max_batch_per_gpu, or lower the second bound"
+        )
     if low > global_batch_size:
         raise ValueError(
             f"local_bsz_bounds begin at {low}, above the global batch of {global_batch_size} with which the training "
@@ -53,19 +63,14 @@ def read_bounds(
     return Bounds(global_batch_size, most, high, low, accumulation=bool(gradient_accumulation))
 
 
-def _local(bounds: Sequence[int] | None, max_batch_per_gpu: int) -> tuple[int, int]:
+def _local(bounds: Sequence[int] | None, largest: int) -> tuple[int, int]:
     if bounds is None:
-        return 1, max_batch_per_gpu
+        return 1, largest
     if isinstance(bounds, str) or not isinstance(bounds, Sequence) or len(bounds) != 2:
         raise ValueError(f"local_bsz_bounds is {bounds!r}; it must be two numbers of samples, (low, high)")
     low, high = (whole_number(f"local_bsz_bounds[{place}]", bound) for place, bound in enumerate(bounds))
     if low > high:
         raise ValueError(f"local_bsz_bounds is ({low}, {high}); the first bound must not be above the second one")
-    if high > max_batch_per_gpu:
-        raise ValueError(
-            f"local_bsz_bounds end at {high}, above max_batch_per_gpu, {max_batch_per_gpu}, which is the most that "
-            "runs on one GPU at a time; raise max_batch_per_gpu, or lower the second bound"
-        )
     return low, high
 
 

@@ -88,6 +88,7 @@ def test_a_batch_that_adapts_through_resizes_and_a_lost_node_replays(tmp_path: P
     assert 1 in {row[1] for row in times} and all(row[4] > 0 for row in times)
     assert changed["gain"] == changed["gains"][0] > 0 and changed["noise_scale"] == 2.0 * changed["old"]
     assert changed["reason"] == f"as listed for step {changed['step'] - 1}"
+    assert changed["learning_rate_rule"] == "adam"
     entries = assert_replays(tmp_path, job.events.all())
     steps = [event["step"] for event in job.events.of("batch_changed")]
     assert steps == [step for step, _ in entries[1:]]  # each once

@@ -23,7 +23,7 @@ EXAMPLES: list[Message] = [
     messages.Log(9, 1, {"accuracy": 0.5}),
     messages.StepFailed(3, 9, "reset"),
     messages.StepRedone(9),
-    messages.BatchChanged(((0, 12), (5, 18)), {5: (1.25, 1.5)}, 40.5, "more GPUs"),
+    messages.BatchChanged(((0, 12), (5, 18)), {5: (1.25, 1.5)}, 40.5, "more GPUs", "adascale"),
     messages.MicroBatchLowered(9, "NVIDIA H100", 64, 32, True),
     messages.StepTimes(
         9, 18, ((1, 2, 9, 1, 0.25, None, 7),), {"base_batch_size": 12, "accumulation": True}, (40.0, 1.5)

@@ -59,7 +59,7 @@ class BatchRecord:
         schedule, step = BatchSchedule(report.entries), self.restarted
         if step is not None and record.changes and record._differs(step, schedule):
             before, size = record.changes[-1][1], schedule.batch_size(step)
-            known = _gains(report, schedule.first_step(step))
+            known = _rates(report, schedule.first_step(step))
             events.append(
                 {"step": step, "old": before, "new": size, **known, "reason": f"the job restarted from step {step}"}
             )
@@ -67,7 +67,7 @@ class BatchRecord:
         record = replace(record, restarted=None)
         for (_, old), (step, new) in pairwise(report.entries):
             if (step, new) not in record.changes:
-                events.append({"step": step, "old": old, "new": new, **_gains(report, step)})
+                events.append({"step": step, "old": old, "new": new, **_rates(report, step)})
                 record = record._with(step, new)
         if events and (events[-1]["step"], events[-1]["new"]) == report.entries[-1] and len(report.entries) > 1:
             why = {"noise_scale": report.noise_scale, "reason": report.reason or None}
@@ -85,6 +85,8 @@ class BatchRecord:
         return BatchRecord((*kept, (step, size)))
 
 
-def _gains(report: BatchChanged, step: int) -> dict[str, Any]:
-    gains = report.gains.get(step)
-    return {} if gains is None else {"gain": gains[0], "gains": list(gains[1:])}
+def _rates(report: BatchChanged, step: int) -> dict[str, Any]:
+    """Returns what learning rates follow from a step on: the gains, and by which rule."""
+    gains, rule = report.gains.get(step), report.learning_rate_rule
+    known = {} if gains is None else {"gain": gains[0], "gains": list(gains[1:])}
+    return {**known, **({"learning_rate_rule": rule} if rule else {})}

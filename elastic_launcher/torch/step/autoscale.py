@@ -20,6 +20,7 @@ from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.statistical_epochs import gains_at
 from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
+from elastic_launcher.torch.step.learning_rate import rule_in_words
 from elastic_launcher.torch.step.step_times import time_step
 
 FLAG = BY_KEY["autoscale_batch_size"].flag
@@ -76,7 +77,7 @@ def turn_on(
         session.max_batch_per_gpu = max(session.max_batch_per_gpu, whole_number(name, most))
     bounds = read_bounds(
         session.schedule.batch_size(0),
-        session.max_batch_per_gpu,
+        None if session.finds_limit else session.max_batch_per_gpu,
         data.size,
         most,
         local_bsz_bounds,
@@ -219,8 +220,8 @@ def report_changes(session: Session) -> None:
     gains = session.measure_noise().gains
     proposal = autoscaling.proposal
     if proposal is None or proposal.new != used.entries[-1][1]:
-        session.report(BatchChanged(used.entries, gains))
+        session.report(BatchChanged(used.entries, gains, learning_rate_rule=rule_in_words(session)))
         return
     scale = proposal.noise_scale  # without bound where no signal was seen
     known = scale if scale is not None and math.isfinite(scale) else None
-    session.report(BatchChanged(used.entries, gains, known, proposal.reason))
+    session.report(BatchChanged(used.entries, gains, known, proposal.reason, rule_in_words(session)))

@@ -32,6 +32,14 @@ def factors(session: Session, number: int, optimizer: Optimizer) -> Sequence[flo
     return rule.factors(scale_at(session, step), own, statistical_epochs(session, after=True))
 
 
+def rule_in_words(session: Session) -> str:
+    """Returns the name of the rule of an adaptive batch; of several optimizers with different ones, of each."""
+    assert session.autoscaling is not None
+    given = session.autoscaling.rule
+    names = [rule_of(given, type(optimizer).__name__).name for optimizer in session.state.optimizers]
+    return ", ".join(dict.fromkeys(names))
+
+
 def mean_factor(session: Session) -> float:
     """Returns the mean of the factors of all param groups of all optimizers; 1 where there are none."""
     found = [one for n, optimizer in enumerate(session.state.optimizers) for one in factors(session, n, optimizer)]

@@ -58,11 +58,23 @@ def note_limit(session: Session, size: int, smaller: int, *, leaves: bool = Fals
 
 
 def reserve_optimizer_state(session: Session) -> list[torch.Tensor]:
-    """Returns memory as large as the state of optimizers that have not stepped will be (Adam's, or less)."""
+    """Returns memory as large as the state of optimizers that have not stepped will be (Adam's, or less).
+
+    Raises:
+        OutOfMemoryError: If there is not so much; its note says what to do.
+    """
     stateless = [one for one in session.state.optimizers if not one.state]
     trained = [p for one in stateless for group in one.param_groups for p in group["params"] if p.requires_grad]
     size = sum(p.numel() * p.element_size() for p in trained)
-    return [torch.empty(size, dtype=torch.uint8, device=session.device) for _ in range(2)]
+    try:
+        return [torch.empty(size, dtype=torch.uint8, device=session.device) for _ in range(2)]
+    except torch.OutOfMemoryError as error:
+        error.add_note(
+            f'max_batch_per_gpu="auto" keeps {2 * size:,} bytes free for the state of the optimizer, as much as Adam '
+            "needs, and they do not fit beside the model. If your optimizer has less state, give max_batch_per_gpu as "
+            "a number. Otherwise use a device with more memory, a smaller model or a lower precision"
+        )
+        raise
 
 
 def free_memory(session: Session, error: BaseException, loss: torch.Tensor | None = None) -> None:

@@ -24,9 +24,9 @@ def test_with_the_base_batch_epochs_end_exactly_where_data_passes_do(
 
 
 @pytest.mark.parametrize(("scale", "gain"), [(1.0, 1.0), (4.0, 1.0), (4.0, 2.5), (4.0, 4.0)])
-def test_a_full_step_is_as_many_iterations_as_its_gain(scale: float, gain: float) -> None:
+def test_a_full_step_is_as_many_steps_of_the_base_batch_as_its_gain(scale: float, gain: float) -> None:
     progress = Progress(640.0).after(int(64 * scale), gain, scale)
-    assert progress.iterations(64) == pytest.approx(10 + gain, rel=1e-15)
+    assert progress.samples / 64 == pytest.approx(10 + gain, rel=1e-15)
 
 
 def test_the_last_step_of_an_epoch_counts_by_its_samples() -> None:

@@ -218,8 +218,9 @@ def test_the_status_of_a_job_in_a_cluster_has_the_namespace_that_projects_match(
 def test_the_values_of_an_adaptive_batch_are_shown(tmp_path: Path) -> None:
     story = histories.Story().start_nodes(1).form(1, cause="start")
     known = {"batch": 1024, "lr_factor": 3.337, "noise_scale": 83.5, "efficiency": 0.104}
+    story.add("batch_changed", step=1, old=512, new=1024, learning_rate_rule="adascale")
     histories.write(story.train(3, adaptive=known).events, tmp_path)
     folder = histories.write_job(tmp_path, **this_process())
-    said = "1,024 samples, learning rates × 3.337, noise scale 83.5, efficiency 10.4%"
+    said = "1,024 samples, learning rates × 3.337 (adascale), noise scale 83.5, efficiency 10.4%"
     assert f"adaptive batch:      {said}\n" in elastic_launcher("status", folder).stdout
     assert json.loads(elastic_launcher("status", folder, "--json").stdout)["adaptive"] == known

@@ -77,8 +77,8 @@ SAID = [
         "the global batch is 128 samples from step 1,200 on, after 64 (gain 1.4, noise scale 310): a",
     ),
     (
-        Event("batch_changed", 0, 1, {"step": 12, "old": 64, "new": 32}),
-        "the global batch is 32 samples from step 12 on, after 64",
+        Event("batch_changed", 0, 1, {"step": 12, "old": 64, "new": 32, "learning_rate_rule": "sqrt"}),
+        "the global batch is 32 samples from step 12 on, after 64 (learning rates by sqrt)",
     ),
     (
         Event("micro_batch_lowered", 0, 1, {"step": 12, "node": 3, "device": "NVIDIA T4", "old": 64, "new": 32}),

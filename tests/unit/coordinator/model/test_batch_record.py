@@ -38,6 +38,13 @@ def test_new_gains_of_the_same_batch_are_a_change() -> None:
     assert [(event["step"], event["new"], event["gain"]) for event in restarted] == [(60, 32, 2.0)]
 
 
+def test_each_change_has_the_rule_of_the_learning_rates() -> None:
+    record, events = BatchRecord().take(BatchChanged(REPORT.entries, learning_rate_rule="legw:5"))
+    assert [event["learning_rate_rule"] for event in events] == ["legw:5", "legw:5"]
+    restarted = record.at_restart(7).take(BatchChanged(((0, 8), (5, 16)), learning_rate_rule="sqrt"))[1]
+    assert [event["learning_rate_rule"] for event in restarted] == ["sqrt"]
+
+
 def test_a_batch_that_never_changed_is_no_event() -> None:
     assert BatchRecord().take(BatchChanged(((0, 8),), reason="x")) == (BatchRecord(), [])
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
+from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
@@ -251,6 +252,22 @@ def test_bounds_that_can_not_be_kept_are_refused(arguments: Any, why: str) -> No
         loader = thread_job(group, FIRST, MICRO).dataloader(TensorDataset(X, Y))
         with pytest.raises(ValueError, match=why):
             loader.autoscale_batch_size(*arguments)
+
+    run_ranks(1, body)
+
+
+def test_a_largest_micro_batch_that_is_to_be_found_is_bounded_by_the_largest_global_batch() -> None:
+    def body(group: ThreadGroup) -> None:
+        job = thread_job(group, FIRST, FIRST)
+        job._session.finds_limit = True
+        loader = job.dataloader(TensorDataset(X, Y))
+        with pytest.raises(
+            ValueError, match="local_bsz_bounds end at 31, above max_batch_size, 30, and no micro-batch"
+        ):
+            loader.autoscale_batch_size(30, (1, 31))
+        loader.autoscale_batch_size(30, (2, 30))
+        assert job._session.autoscaling is not None
+        assert job._session.autoscaling.bounds == Bounds(FIRST, 30, 30, 2)
 
     run_ranks(1, body)
 

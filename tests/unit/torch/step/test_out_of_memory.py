@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.data.micro_batches import MicroBatch
+from elastic_launcher.torch.step.memory import reserve_optimizer_state
 from elastic_launcher.torch.step.rehearsal import find_limit
 from tests.support.scripts.memory_train import Narrow
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
@@ -123,6 +124,25 @@ def test_the_largest_micro_batch_that_fits_is_found_by_doubling_and_bisection(mo
         assert limit is None if fits >= most or most <= least else least <= limit <= max(fits, least)
         assert limit is None or fits - limit <= max(1, limit // 8)
         assert len(tries) <= 14 and tries[:1] == [min(most, 2 * least)][: most > least]
+
+
+def test_an_optimizer_state_that_does_not_fit_ends_the_search_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def narrow(size: int, **_: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def body(group: ThreadGroup) -> None:
+        job, model = thread_job(group, BATCH, BATCH), copy.deepcopy(UNTRAINED)
+        job.prepare(model, torch.optim.Adam(model.parameters()))
+        monkeypatch.setattr(torch, "empty", narrow)
+        reserve_optimizer_state(job._session)
+
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as raised:
+        run_ranks(1, body)
+    elements = sum(p.numel() for p in UNTRAINED.parameters())
+    assert f'max_batch_per_gpu="auto" keeps {elements * 8 * 2} bytes free' in raised.value.__notes__[0]
+    assert "give max_batch_per_gpu as a number" in raised.value.__notes__[0]
 
 
 def test_what_follows_a_complete_step_in_the_block_is_raised() -> None:
