@@ -127,7 +127,8 @@ def show(
     warnings = _warnings(document)
     resolution = resolve(document, demand, now=time.time(), starting=True)
     if as_json:
-        typer.echo(json.dumps(asdict(resolution) | {"generation": document.generation, "warnings": warnings}))
+        more = {"leave": sorted(resolution.leave), "generation": document.generation, "warnings": warnings}
+        typer.echo(json.dumps(asdict(resolution) | more))
         return
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)

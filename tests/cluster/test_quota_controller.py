@@ -101,6 +101,7 @@ def test_a_project_borrows_the_owner_gets_its_gpus_back_and_a_paused_job_goes_on
         assert short == [], "no node was made for a GPU that another job still held"
 
 
+@pytest.mark.thorough
 def test_a_borrower_leaves_the_machine_of_an_owner_that_can_use_no_other(there: Controllers, tmp_path: Path) -> None:
     with (
         pods.namespace(there.kubectl, "crowd") as crowd,

@@ -169,7 +169,7 @@ def _show(projects: Projects, world: World, decision: Decision) -> None:
         ],
     )
     for job, why in found["refused"].items():
-        typer.echo(f"{job} gets nothing: {why}")
+        typer.echo(f"{job} gets no hint: {why}")
 
 
 @quota_app.command()

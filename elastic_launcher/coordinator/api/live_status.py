@@ -22,7 +22,7 @@ def live_status(state: State) -> dict[str, Any]:
         "step": state.step,
         "epoch": state.epoch,
         "samples": state.samples,
-        "target": None if state.target is None else asdict(state.target),
+        "target": None if state.target is None else asdict(state.target) | {"leave": sorted(state.target.leave)},
         "nodes": [_node(state, node) for node in state.nodes.values() if node.phase is not Phase.GONE],
         "formation": None
         if formation is None

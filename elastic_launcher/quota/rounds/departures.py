@@ -39,16 +39,20 @@ def departures(
     """
     choice = _Choice(owner, members, gpus, spare, before)
     planned = {member.job.id: (member.project.name, gpus[member.job.id]) for member in members}
+    asked: Counter[tuple[Bound, ...]] = Counter()
     for member in members:
-        has = gpus[member.job.id]
-        more = min(lacks, member.job.maximum - has)
-        if member.project.name == owner and member.fixed is None and more > 0:
-            for bound in member.bounds:
-                left = max(0, bound.gpus - bound.taken_by(planned))
-                choice.make_room(bound, more - left)
-                more = max(0, min(more, left + bound.gained(choice.seats)))
-            planned[member.job.id] = (owner, has + more)
+        if member.project.name == owner and member.fixed is None:
+            asked[member.bounds] += max(0, member.job.maximum - gpus[member.job.id])
+    left: dict[str, int] = {}  # what bounds leave without departures; below 0 for what these are to leave
+    for bounds, more in asked.items():
+        more = min(lacks, more)
+        for bound in bounds:
+            if bound.name not in left:
+                left[bound.name] = bound.gpus - bound.taken_by(planned)
+            more = min(more, choice.make_room(bound, more - left[bound.name]) + left[bound.name])
+        if more > 0:
             lacks -= more
+            left |= {bound.name: left[bound.name] - more for bound in bounds}
     return frozenset(choice.seats)
 
 
@@ -92,9 +96,6 @@ class _Sum:
     gone: Counter[str]
     given: Counter[str]
 
-    def copy(self) -> _Sum:
-        return _Sum(self.gone.copy(), self.given.copy())
-
 
 class _Choice:
     """A choice in the making.
@@ -119,31 +120,35 @@ class _Choice:
         self._spare = spare
         self._sum = _Sum(_held(before), Counter())
 
-    def make_room(self, bound: Bound, gpus: int) -> None:
-        """Has nodes leave until the machines of a bound have so many GPUs more, as far as there are such nodes."""
-        missing = gpus - bound.gained(self.seats)
-        if missing <= 0:
-            return
+    def make_room(self, bound: Bound, gpus: int) -> int:
+        """Has nodes leave until the machines of a bound have so many GPUs more; returns how many they have."""
+        gained = bound.gained(self.seats)
+        if gained >= gpus:
+            return gained
         ranked = []
         for number, machine in enumerate(bound.shared):
             if first := self._next(machine, bound.per_node):
                 ranked.append((sum(seat.gpus for seat in first), number))
         for _, number in sorted(ranked):  # first where a whole node takes the place of the fewest GPUs
             machine = bound.shared[number]
-            while missing > 0 and (found := self._next(machine, bound.per_node)):
-                missing += machine.gained(self.seats, bound.per_node)
+            while gained < gpus and (found := self._next(machine, bound.per_node)):
+                gained -= machine.gained(self.seats, bound.per_node)
                 self.seats.update(found)
-                missing -= machine.gained(self.seats, bound.per_node)
+                gained += machine.gained(self.seats, bound.per_node)
                 for seat in found:
                     self._add(self._sum, seat)
+        return gained
 
     def _next(self, machine: Shared, per_node: int) -> list[Seat]:
         """Returns the nodes that give place to another whole node once they have left; none if they can't."""
-        there, found, total = machine.gained(self.seats, per_node), list[Seat](), self._sum.copy()
-        for seat in sorted((one for one in machine.seats if one.job in self._places), key=self._order):
-            if seat not in self.seats and self._add(total, seat):
+        before = self.seats.intersection(machine.seats)
+        could = [seat for seat in machine.seats if seat.job in self._places and seat not in before]
+        gone = Counter({seat.job: self._sum.gone[seat.job] for seat in could})
+        total, found = _Sum(gone, self._sum.given.copy()), list[Seat]()
+        for seat in sorted(could, key=self._order):
+            if self._add(total, seat):
                 found.append(seat)
-                if machine.gained({*self.seats, *found}, per_node) > there:
+                if machine.gained(before.union(found), per_node) > machine.gained(before, per_node):
                     return found
         return []
 

@@ -81,6 +81,13 @@ def test_show_below_the_minimum(path: Path) -> None:
     assert found.stdout.splitlines()[-1] == "nodes: 0, the job would not start (allowed 1)"
 
 
+def test_show_as_json_lists_the_nodes_that_go_first(path: Path) -> None:
+    entry = {"match": {"id": "bert-1f2e"}, "gpus": {"allowed": 2}, "leave": [4, 3]}
+    path.write_text(json.dumps({"apiVersion": "elastic-hints/v1", "hints": [entry]}))
+    found = hints("show", path, "--match", "id=bert-1f2e", "--json")
+    assert json.loads(found.stdout)["leave"] == [3, 4]
+
+
 def test_show_as_json(path: Path) -> None:
     found = hints("show", path, "--match", "job=bert", "--share", "2/2", "--global-batch-size", "3", "--json")
     shown = json.loads(found.stdout)

@@ -111,7 +111,7 @@ def test_plan_says_which_jobs_get_nothing_because_they_are_nobodys(projects: Pat
     jobs.write_text(json.dumps([status("bert", "lab", 1, 8, 8)]))
     why = "no project matches it, and jobs of no project are refused"
     assert json.loads(quota("plan", projects, "--jobs", jobs, "--json").stdout)["refused"] == {"bert": why}
-    assert f"bert gets nothing: {why}\n" in quota("plan", projects, "--jobs", jobs).stdout
+    assert f"bert gets no hint: {why}\n" in quota("plan", projects, "--jobs", jobs).stdout
 
 
 def test_plan_takes_the_status_of_older_jobs_of_a_cluster_and_leaves_out_what_is_not_reported_yet(
@@ -122,8 +122,8 @@ def test_plan_takes_the_status_of_older_jobs_of_a_cluster_and_leaves_out_what_is
     nodes = [{"node": 1, "phase": "training", "members": [1, 2], "ranks": [0, 1]}]
     jobs.write_text(json.dumps([placed(old | {"nodes": nodes}, "alice"), placed({}, "alice")]))
     result = quota("plan", projects, "--jobs", jobs, "--json")
-    (row,) = json.loads(result.stdout)["jobs"]
-    assert (row["project"], row["holds"], row["allowed"]) == ("nlp", 2, 2)
+    found = json.loads(result.stdout)
+    assert (found["jobs"], list(found["refused"])) == ([], ["bert"]), "it reads no hint, and keeps what it holds"
     assert result.stderr == f"warning: {jobs}: [1]: its launcher has reported nothing yet; left out\n"
 
 

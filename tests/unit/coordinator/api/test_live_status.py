@@ -26,6 +26,13 @@ def test_the_status_of_a_job_that_trains() -> None:
     assert found["formation"] is None
 
 
+def test_a_target_that_names_nodes_is_json() -> None:
+    job = training(1)
+    job.target(2, leave=frozenset({3, 1}))
+    shown = json.loads(json.dumps(live_status(job.state)))
+    assert (shown["target"]["nodes"], shown["target"]["leave"]) == (2, [1, 3])
+
+
 def test_a_formation_under_way_is_shown() -> None:
     job = training(2)
     job.target(1)

@@ -95,6 +95,12 @@ def test_of_several_borrowers_the_project_with_most_over_quota_goes_first() -> N
     assert told(placed(jobs, A, B).round()[1]) == {"bert": (0, ()), "gpt": (2, (2,)), "vit": (5, ())}
 
 
+def test_room_is_made_for_all_jobs_of_an_owner_at_once() -> None:
+    owners = [(service(name, "nlp", 2, pool("a")), "") for name in ("bert", "llama")]
+    decision = placed([(service("gpt", "rest"), "m0 m0 m0 m0 m1 m1"), *owners], A, B).round()[1]
+    assert told(decision) == {"bert": (0, ()), "llama": (0, ()), "gpt": (2, (1, 2, 3, 4))}
+
+
 def test_a_whole_node_gets_the_machine_where_the_fewest_others_have_to_leave() -> None:
     whole = service("bert", "nlp", 4, pool("a"), per_node=4, minimum=4, sizes=(4,), maximum=4)
     jobs = (service("gpt", "rest"), "m0 m0 m0 m2 m3 m3"), (whole, "")
@@ -141,7 +147,7 @@ def submit(played: Played, name: str, random: Random) -> None:
     played.nodes[name] = []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_borrower_keeps_a_machine_that_an_owner_needs(seed: int) -> None:
     random = Random(seed)
