@@ -50,9 +50,9 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
     """
-    portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_without_movable(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
+    portions = portions_of(world.bounds, world.rigid, projects, members, shares)
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
         for name, asked in demands_of(world.rigid, members, portions).items()
