@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from elastic_launcher.quota.fair_share import fair_share
@@ -20,6 +20,7 @@ def portions_of(
     projects: Projects,
     members: Sequence[Member],
     shares: Mapping[str, int],
+    lacking: Collection[str] = (),
 ) -> Portions:
     """Returns the part of each bound that each project counts on: its fair share where several have jobs under it.
 
@@ -31,6 +32,7 @@ def portions_of(
         projects: The projects.
         members: The jobs, in the order in which they are served.
         shares: The share of each project, with all projects below it.
+        lacking: Projects whose other jobs turned out not to use what they could.
     """
     own = {name: own_share(projects, shares, name) for name in shares}
     alike: dict[str, dict[tuple[Bound, ...], list[Member]]] = {}
@@ -47,7 +49,8 @@ def portions_of(
         held = {name: rigid.get(name, 0) for name in claimed}
         parts: Mapping[str, int] = {}
         if len(claimed) > 1:
-            besides = {name: _elsewhere(bound, freest[name], own[name] - held[name]) for name in claimed}
+            most = {name: own[name] - held[name] if name not in lacking else 0 for name in claimed}
+            besides = {name: _elsewhere(bound, freest[name], gpus) for name, gpus in most.items()}
             parts = _shares_of(bound, held, projects, claimed, shares, {**own, **besides})
         for name in claimed:
             part = max(0, parts[name] - held[name]) if parts else bound.gpus

@@ -61,17 +61,19 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     gpus = best.made(shares)
     made, owed = gpus, frozenset[str]()
     cost = _lacking(best, entitled), 0
-    tried: Sequence[Member] = members
+    tried: tuple[Sequence[Member], frozenset[str]] = members, owed
     for _ in range(LIFTS):
-        lifted = _lifted(world, members, entitled, made) if any(cost) else tried
-        if lifted == tried:
+        lacking = owed | {name for name, least in entitled.items() if best.room.own(name) < least}
+        lifted = _lifted(world, members, entitled, made) if any(cost) else tried[0]
+        if (lifted, lacking) == tried:
             break
-        other, tried = _Plan(world, projects, lifted, portions, now), lifted
+        tried = lifted, lacking
+        portions = portions_of(world.bounds, world.rigid, projects, members, shares, lacking)
+        other = _Plan(world, projects, lifted, portions, now)
         made = other.made(shares)
         found = _lacking(other, entitled), _needless(other, members, entitled, made)
         if found < cost:
-            owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
-            best, gpus, cost = other, made, found
+            best, gpus, cost, owed = other, made, found, lacking
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
 
 
