@@ -10,7 +10,7 @@ from typing import Literal
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.demands import own_share
-from elastic_launcher.quota.rounds.ledger import Ledger, Plan, allowed_by_project
+from elastic_launcher.quota.rounds.ledger import Account, Ledger, Plan, allowed_by_project
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.targets import Targets
 from elastic_launcher.quota.rounds.world import Bound, World
@@ -23,6 +23,57 @@ SHOWN = 3
 """Of several jobs, so many are named."""
 
 
+class _Taken:
+    """What jobs take of bounds, each summed up once.
+
+    Args:
+        accounts: The promises to the jobs.
+        counts: The GPUs of each.
+    """
+
+    def __init__(self, accounts: Mapping[str, Account], counts: Mapping[str, int]) -> None:
+        self._jobs = {name: (accounts[name].project, count) for name, count in counts.items()}
+        self._found: dict[tuple[str, tuple[object, ...]], int] = {}
+
+    def of(self, bound: Bound) -> int:
+        """Returns what the jobs of a bound have."""
+        return self._sum(bound, (), {})
+
+    def with_minimum(self, bound: Bound, job: Job) -> int:
+        """Returns the same as if one of the jobs had its minimum, and no more."""
+        project, count = self._jobs[job.id]
+        if not bound.above:
+            return self.of(bound) - count + job.minimum
+        alike = project, count, job.minimum, job.id in bound.above
+        return self._sum(bound, alike, {job.id: (project, job.minimum)})
+
+    def _sum(self, bound: Bound, key: tuple[object, ...], changed: Mapping[str, tuple[str, int]]) -> int:
+        if (bound.name, key) not in self._found:
+            self._found[bound.name, key] = bound.taken_by({**self._jobs, **changed})
+        return self._found[bound.name, key]
+
+
+class After:
+    """The state after a round, as far as those need it that wait.
+
+    Attributes:
+        ledger: The promises from now on.
+        now: Seconds since the epoch.
+        late: Jobs that keep GPUs which were to be free by now.
+        until: When the last GPUs are to be free that are being taken back, in seconds since the epoch, or None.
+        taken: What jobs hold or may still take of bounds.
+    """
+
+    def __init__(self, ledger: Ledger, now: float) -> None:
+        accounts = ledger.accounts
+        self.ledger = ledger
+        self.now = now
+        self.late = sorted(name for name, account in accounts.items() if account.is_late(now))
+        frees = (one.reclaim_by for one in accounts.values() if one.committed > one.allowed)
+        self.until = max((time for time in frees if time is not None), default=None)
+        self.taken = _Taken(accounts, {name: account.committed for name, account in accounts.items()})
+
+
 class Reasons:
     """The reasons of one round, from the state before it."""
 
@@ -33,9 +84,8 @@ class Reasons:
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
         self._capacity = _capacity(world, ledger.plan)
-        self._counted: dict[Bound, int] = {}  # so that no job has them summed up again
-        self._targeted: dict[Bound, int] = {}
-        self._targeted_above: dict[tuple[Bound, str, int, bool], int] = {}
+        self._counted = _Taken(ledger.accounts, {name: one.counted for name, one in ledger.accounts.items()})
+        self._targeted = _Taken(ledger.accounts, targets.gpus)
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
             account = ledger.accounts[name]
@@ -68,7 +118,7 @@ class Reasons:
             if above.limit is not None and has > above.limit:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
         for bound in member.bounds:
-            if self._under(bound) > bound.gpus:
+            if self._counted.of(bound) > bound.gpus:
                 return "capacity" if bound.per_node else "limit", f"{change}: {self._left_by(bound, member)}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)
@@ -82,29 +132,6 @@ class Reasons:
         if not after:
             return "project", f"{change}: other jobs of project {own} come first"
         return "project", f"{change}: another job of project {own} makes more of them"
-
-    def _under(self, bound: Bound) -> int:
-        """Returns what the jobs of a bound are allowed or keep."""
-        if bound not in self._counted:
-            found = {name: (one.project, one.counted) for name, one in self._accounts.items()}
-            self._counted[bound] = bound.taken_by(found)
-        return self._counted[bound]
-
-    def _target(self, bound: Bound, member: Member) -> int:
-        """Returns what the jobs of a bound should have, and the minimum of one that should have nothing."""
-        if bound.above:
-            key = bound, member.project.name, member.job.minimum, member.job.id in bound.above
-            if key not in self._targeted_above:
-                self._targeted_above[key] = bound.taken_by(self._with(self._targets.gpus, member))
-            return self._targeted_above[key]
-        if bound not in self._targeted:
-            self._targeted[bound] = sum(self._targets.gpus.get(name, 0) for name in bound.jobs)
-        return self._targeted[bound] + member.job.minimum
-
-    def _with(self, held: Mapping[str, int], member: Member) -> Mapping[str, tuple[str, int]]:
-        """Returns what jobs have, by their projects and ids, where one that has nothing had its minimum."""
-        found = {name: (self._accounts[name].project, gpus) for name, gpus in held.items()}
-        return found | {member.job.id: (member.project.name, member.job.minimum)}
 
     def _with_those_below(self, name: str) -> int:
         """Returns what a project and all below it are allowed, with their pods that are not elastic."""
@@ -134,15 +161,9 @@ class Reasons:
             return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)}"
         return "free", f"{change}: nobody else can use them"
 
-    def of_wait(self, member: Member, ledger: Ledger, late: Sequence[str], now: float) -> str:
-        """Returns why a job has no GPU.
-
-        Args:
-            member: The job.
-            ledger: The promises from now on.
-            late: Jobs that keep GPUs which were to be free by now.
-            now: Seconds since the epoch.
-        """
+    def of_wait(self, member: Member, after: After) -> str:
+        """Returns why a job has no GPU after the round."""
+        ledger, late, now = after.ledger, after.late, after.now
         name, own, least = member.job.id, member.project.name, member.job.minimum
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
@@ -167,7 +188,7 @@ class Reasons:
             if account.was_paused(now - self._projects.grow_after):
                 return account.reason
             for bound in member.bounds:
-                if self._target(bound, member) > bound.gpus:
+                if self._targeted.with_minimum(bound, member.job) > bound.gpus:
                     return f"waits: it needs {gpus(least)}; {self._left_by(bound, member)}, and other jobs come first"
             if sum(self._world.rigid.values()) + least > self._world.capacity:
                 return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
@@ -176,21 +197,14 @@ class Reasons:
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
             )
         for bound, at_once in ((one, one.at_once) for one in member.bounds):
-            if at_once is not bound:
-                held = {name: one.committed for name, one in ledger.accounts.items()}
-                if bound.taken_by(self._with(held, member)) > at_once.gpus:
-                    return f"waits: it needs {gpus(least)}, and {self._left_by(at_once, member)}"
+            if at_once is not bound and after.taken.with_minimum(bound, member.job) > at_once.gpus:
+                return f"waits: it needs {gpus(least)}, and {self._left_by(at_once, member)}"
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
             return f"waits: {_still_held(late)}"
-        times = [
-            account.reclaim_by
-            for account in ledger.accounts.values()
-            if account.reclaim_by is not None and account.committed > account.allowed
-        ]
-        if times:
-            return f"waits: GPUs are being taken back for it, by {_clock(max(times))}"
+        if after.until is not None:
+            return f"waits: GPUs are being taken back for it, by {_clock(after.until)}"
         if self._world.leaving:
             return f"waits: it needs {gpus(least)}; pods that are about to end still hold {self._world.leaving}"
         rigid = sum(self._world.rigid.values())

@@ -20,7 +20,7 @@ from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.guarantees import guaranteed_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
 from elastic_launcher.quota.rounds.members import Member, members_of, targets_of_deaf, without_stuck
-from elastic_launcher.quota.rounds.reasons import Cause, Reasons, without_machines
+from elastic_launcher.quota.rounds.reasons import After, Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
 from elastic_launcher.quota.rounds.world import Seat, World
@@ -256,12 +256,11 @@ def _grants(
     for seat in leaving:
         leave.setdefault(seat.job, []).append(seat.node)
     guaranteed = guaranteed_of(world, projects, members, ledger.accounts)
-    late = sorted(name for name, account in ledger.accounts.items() if account.is_late(now))
-    grants = []
+    after, grants = After(ledger, now), []
     for member in members:
         name = member.job.id
         account = ledger.accounts[name]
-        reason = account.reason if account.allowed else reasons.of_wait(member, ledger, late, now)
+        reason = account.reason if account.allowed else reasons.of_wait(member, after)
         if lacking := guaranteed.lacking.get(name, 0):
             reason += without_machines(member.job, lacking)
         grants.append(

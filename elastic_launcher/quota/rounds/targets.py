@@ -57,9 +57,9 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee. Where a project lacks
     guaranteed GPUs all the same, since others hold its machines which can use more, nodes of these are to leave.
     """
-    portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_without_movable(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
+    portions = portions_of(world.bounds, world.rigid, projects, members, shares)
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
         for name, asked in demands_of(world.rigid, members, portions).items()
@@ -68,18 +68,20 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     gpus = best.made(shares)
     made, owed = gpus, frozenset[str]()
     cost = _lacking(best, entitled), 0
-    tried: Sequence[Member] = members
-    chosen = tried
+    chosen: Sequence[Member] = members
+    tried = chosen, owed
     for _ in range(LIFTS):
-        lifted = _lifted(world, members, entitled, made) if any(cost) else tried
-        if lifted == tried:
+        lacking = owed | {name for name, least in entitled.items() if best.room.own(name) < least}
+        lifted = _lifted(world, members, entitled, made) if any(cost) else tried[0]
+        if (lifted, lacking) == tried:
             break
-        other, tried = _Plan(world, projects, lifted, portions, now), lifted
+        tried = lifted, lacking
+        counted = portions_of(world.bounds, world.rigid, projects, members, shares, lacking)
+        other = _Plan(world, projects, lifted, counted, now)
         made = other.made(shares)
         found = _lacking(other, entitled), _needless(other, members, entitled, made)
         if found < cost:
-            owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
-            best, gpus, cost, chosen = other, made, found, lifted
+            best, gpus, cost, owed, chosen, portions = other, made, found, lacking, lifted, counted
     leaving: frozenset[Seat] = frozenset()
     wanted = {  # if nobody held machines who can use others
         name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
