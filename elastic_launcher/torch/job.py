@@ -13,9 +13,9 @@ from torch.utils.data import Dataset
 
 from elastic_launcher.control.messages import Log
 from elastic_launcher.torch.arguments import check_backward, logged_numbers
-from elastic_launcher.torch.data.gather import Rows, gather
 from elastic_launcher.torch.data.loader import ElasticLoader, check_options
 from elastic_launcher.torch.first_on_node import first_on_node
+from elastic_launcher.torch.gather import Rows, gather
 from elastic_launcher.torch.job_status import JobStatus
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain

@@ -90,7 +90,7 @@ def test_a_rank_that_lost_a_reduction_takes_all_that_came_of_it(tmp_path: Path, 
 def test_rows_are_gathered_in_order_through_losses(tmp_path: Path, fault: str) -> None:
     command = ("--nodes", "3:3", *script(tmp_path, gather=True))
     with launched(*command, cwd=tmp_path, environment={"ELASTIC_FAULT": fault}) as job:
-        formed(job, 3, 1)
+        job.events.wait("progress", lambda event: event["generation"] > 1 and event["step"] > 25, LONG)
         assert_same(tmp_path, job)
 
 

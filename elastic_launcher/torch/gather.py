@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from elastic_launcher import sampling
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import GATHER
@@ -41,10 +42,10 @@ def gather(
             "comes later: it gets what its own model gives before this process is admitted. Keep nothing of it",
             stacklevel=4,
         )
-        return _unnamed(_own(session, rows, loader, Division(0, 1), lambda: None))
-    session.need_membership(GATHER)
-    return _unnamed(
-        recovery.sums(
+        found = _own(session, rows, loader, Division(0, 1), lambda: None)
+    else:
+        session.need_membership(GATHER)
+        found = recovery.sums(
             GATHER,
             lambda membership: _own(
                 session, rows, loader, Division(membership.rank, membership.world_size), membership.group.check
@@ -52,7 +53,10 @@ def gather(
             lambda own: "of " + ", ".join(f"{name} {_form(tensor)}" for name, tensor in sorted(own.items())),
             _bring_together,
         )
-    )
+    if loader is not None and loader.shuffle and all(len(tensor) == loader.size for tensor in found.values()):
+        drawn = torch.from_numpy(sampling.indices(loader.size, loader.seed, 0, 0, loader.size, True))
+        found = {name: tensor[drawn.argsort()] for name, tensor in found.items()}
+    return found[ALONE] if list(found) == [ALONE] else found
 
 
 def _own(
@@ -122,7 +126,3 @@ def _octets(rows: torch.Tensor) -> torch.Tensor:
 
 def _form(rows: torch.Tensor) -> str:
     return f"{str(rows.dtype).removeprefix('torch.')}{['*', *rows.shape[1:]]}".replace("'", "")
-
-
-def _unnamed(rows: dict[str, torch.Tensor]) -> Rows:
-    return rows[ALONE] if list(rows) == [ALONE] else rows

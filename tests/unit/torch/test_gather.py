@@ -19,10 +19,11 @@ TYPES = [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, to
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 13])
-def test_rows_of_a_data_set_come_in_its_order_on_all_ranks(world_size: int) -> None:
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_rows_of_a_data_set_come_in_its_order_on_all_ranks(world_size: int, shuffle: bool) -> None:
     def body(group: ThreadGroup) -> Any:
         job = thread_job(group, 4, 3)
-        loader = job.dataloader(TensorDataset(X[:10], NUMBERS[:10]))
+        loader = job.dataloader(TensorDataset(X[:10], NUMBERS[:10]), shuffle=shuffle, seed=SEED)
         return job.gather(lambda x, n: {"x": x, "n": n, "one": n[:, None, None].half()}, loader)
 
     for found in run_ranks(world_size, body):
