@@ -36,6 +36,10 @@ class ObjectStore:
         """Writes a file of this machine, in parts if it is large."""
         obstore.put(self._store, path, Path(local))
 
+    def cp_file(self, path: str, other: str) -> None:
+        """Copies an object within the store."""
+        obstore.copy(self._store, path, other)
+
     def cat_file(self, path: str) -> bytes:
         """Returns an object whole."""
         return bytes(obstore.get(self._store, path).bytes())

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from elastic_launcher.checkpoint.files import MANIFEST, check
 from elastic_launcher.checkpoint.folder import Fenced, Found, TakenOver
-from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
+from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, FileEntry, Manifest, Mark
 from elastic_launcher.checkpoint.storage import RemoteFolder
 
 NAME = re.compile(r"step-(\d{8,})-t(\d{8,})-g(\d{8,})-[0-9a-f]{8}")
@@ -30,6 +30,11 @@ TERM = re.compile(r"(\d{8,})-(?:g(\d{8,})-)?[0-9a-f]{8}\.json")
 TERMS = "terms"
 RUN = secrets.token_hex(4)
 """Of this process."""
+Write = Callable[[Path, Callable[[FileEntry], bool]], Manifest]
+"""Writes all files of a checkpoint but its manifest into a folder, and returns that.
+
+What it is given brings a file of the last checkpoint that this process has written, and returns whether it has.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,9 @@ class RemoteStore:
         self._folder = RemoteFolder(url)
         self.place = self._folder.place
         self._cache = cache
+        self._last: tuple[str, Manifest] | None = None  # that this process has written
 
-    def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
+    def publish(self, write: Write, mark: Mark, keep: int) -> tuple[str, Manifest]:
         """Adds a checkpoint; see `folder.publish`.
 
         Raises:
@@ -78,7 +84,8 @@ class RemoteStore:
         listing = self._list()
         self._check_term(listing, mark)
         if there := [name for name, other in listing.whole.items() if other == mark]:  # its answer was lost
-            return f"{self.place}/{there[0]}", self._read_manifest(there[0])
+            self._last = there[0], self._read_manifest(there[0])
+            return f"{self.place}/{there[0]}", self._last[1]
         self._check_fence(listing, mark)
         name = f"step-{mark.step:08d}-t{mark.term:08d}-g{mark.generation:08d}-{secrets.token_hex(4)}"
         try:
@@ -93,6 +100,7 @@ class RemoteStore:
                 raise
         with contextlib.suppress(OSError):  # it is there; the next one tries again
             self._clean(name, mark, keep)
+        self._last = name, manifest
         return f"{self.place}/{name}", manifest
 
     def find_newest(self, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
@@ -179,15 +187,36 @@ class RemoteStore:
                 f"this one (term {mark.term}) trains is not saved; end it, or give it another --checkpoint-dir"
             )
 
-    def _write(self, name: str, write: Callable[[Path], Manifest]) -> Manifest:
+    def _write(self, name: str, write: Write) -> Manifest:
         """Writes all files of a checkpoint but its manifest, and returns that."""
+        copied: set[str] = set()
+
+        def carry(entry: FileEntry) -> bool:
+            if self._copy(entry, name):
+                copied.add(entry.name)
+            return entry.name in copied
+
         with tempfile.TemporaryDirectory(prefix="elastic-save-") as draft:
-            manifest = write(Path(draft))
+            manifest = write(Path(draft), carry)
             with self._folder.opened() as storage:
                 storage.makedirs(f"{self._folder.root}/{name}", exist_ok=True)
                 for entry in manifest.files:
-                    storage.put_file(f"{draft}/{entry.name}", f"{self._folder.root}/{name}/{entry.name}")
+                    if entry.name not in copied:
+                        storage.put_file(f"{draft}/{entry.name}", f"{self._folder.root}/{name}/{entry.name}")
         return manifest
+
+    def _copy(self, entry: FileEntry, name: str) -> bool:
+        """Has the store copy a file of the last checkpoint; returns whether that could be done."""
+        if self._last is None or entry not in self._last[1].files:
+            return False
+        root = self._folder.root
+        try:
+            with self._folder.opened() as storage:
+                storage.makedirs(f"{root}/{name}", exist_ok=True)
+                storage.cp_file(f"{root}/{self._last[0]}/{entry.name}", f"{root}/{name}/{entry.name}")
+        except OSError:  # it is gone, or the store can't copy
+            return False
+        return True
 
     def _read_manifest(self, name: str) -> Manifest:
         with self._folder.opened() as storage:

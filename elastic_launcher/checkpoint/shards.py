@@ -29,18 +29,29 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[lis
     """
     entries: list[TensorEntry] = []
     files: list[FileEntry] = []
-    for number, names in enumerate(_divide(tensors), start=1):
+    for number, names in enumerate(divide(tensors), start=1):
         shard = f"tensors-{number:05d}.safetensors"
-        entries += [
-            TensorEntry(name, str(tensors[name].dtype).removeprefix("torch."), tuple(tensors[name].shape), shard)
-            for name in names
-        ]
-        try:
-            save_file({name: _storable(tensors[name]) for name in names}, folder / shard)
-        except SafetensorError as error:  # its only word for a full disk
-            raise OSError(f"{shard}: {error}") from error
-        files.append(seal(folder / shard))
+        entries += [entry_of(name, tensors[name], shard) for name in names]
+        files.append(write_shard(folder, shard, {name: tensors[name] for name in names}))
     return entries, files
+
+
+def entry_of(name: str, tensor: torch.Tensor, shard: str) -> TensorEntry:
+    """Describes a tensor in a shard."""
+    return TensorEntry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), shard)
+
+
+def write_shard(folder: Path, shard: str, tensors: Mapping[str, torch.Tensor]) -> FileEntry:
+    """Writes one file, as `write_shards` does, which must not be there yet.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    try:
+        save_file({name: _storable(tensor) for name, tensor in tensors.items()}, folder / shard)
+    except SafetensorError as error:  # its only word for a full disk
+        raise OSError(f"{shard}: {error}") from error
+    return seal(folder / shard)
 
 
 def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.Tensor]]:
@@ -60,7 +71,7 @@ def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.T
             raise CheckpointDamaged(f"{folder / shard} can't be read: {error}") from error
 
 
-def _divide(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
+def divide(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
     """Divides the tensors' names into shards, in their order."""
     names: list[str] = []
     size = 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from elastic_launcher.checkpoint import folder
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.folder import Found
-from elastic_launcher.checkpoint.manifest import Manifest, Mark
-from elastic_launcher.checkpoint.remote import RemoteStore
+from elastic_launcher.checkpoint.manifest import FileEntry, Manifest, Mark
+from elastic_launcher.checkpoint.remote import RemoteStore, Write
 from elastic_launcher.checkpoint.storage import is_url
 
 
@@ -23,11 +24,27 @@ class LocalStore:
         self.place = str(path)
         self._path = path
         self._job = job
+        self._last: tuple[Path, Manifest] | None = None  # that this process has written
 
-    def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
+    def publish(self, write: Write, mark: Mark, keep: int) -> tuple[str, Manifest]:
         """Adds a checkpoint, all of it or nothing; returns its path and its manifest."""
-        path = folder.publish(self._path, write, mark, keep, self._job)
-        return str(path), read_manifest(path)
+
+        def write_draft(draft: Path) -> Manifest:
+            return write(draft, lambda entry: self._link(entry, draft))
+
+        path = folder.publish(self._path, write_draft, mark, keep, self._job)
+        self._last = path, read_manifest(path)
+        return str(path), self._last[1]
+
+    def _link(self, entry: FileEntry, draft: Path) -> bool:
+        """Gives a file of the last checkpoint a second name in a draft; returns whether that could be done."""
+        if self._last is None or entry not in self._last[1].files:
+            return False
+        try:
+            os.link(self._last[0] / entry.name, draft / entry.name)
+        except OSError:  # it is gone, or the file system has no links
+            return False
+        return True
 
     def find_newest(self, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
         """Returns the newest good checkpoint."""

@@ -60,16 +60,9 @@ def test_a_mistake_ends_the_job_and_is_named(tmp_path: Path, fault: str, said: l
 
 
 @pytest.mark.thorough
-def test_parameters_that_come_apart_are_named_when_a_generation_forms(tmp_path: Path) -> None:
-    """One rank writes into its parameters; the next resize compares them."""
-    hints = tmp_path / "hints.json"
-    hints.write_text('{"default": "2"}')
-    script = options(tmp_path, fault="other parameters", pace=0.004)
-    with launched("--nodes", "2:3", "--hints", hints, "--", SCRIPT, script, cwd=tmp_path) as job:
-        job.events.wait("progress", lambda e: e["step"] > 10, LONG)
-        aside = tmp_path / "aside.json"
-        aside.write_text('{"default": "3"}')
-        os.replace(aside, hints)
+def test_parameters_that_come_apart_are_named_with_the_next_epoch(tmp_path: Path) -> None:
+    script = options(tmp_path, fault="other parameters", epochs=200)
+    with launched("--nodes", "2:2", "--", SCRIPT, script, cwd=tmp_path) as job:
         assert job.wait(LONG) == 1, job.stderr
         assert_no_process(job.work_dir)
     message = job.events.of("job_finished")[0]["message"]
@@ -77,7 +70,8 @@ def test_parameters_that_come_apart_are_named_when_a_generation_forms(tmp_path: 
 
 
 def test_a_checkpoint_of_parameters_that_had_come_apart_is_named(tmp_path: Path) -> None:
-    script = options(tmp_path, fault="other parameters", pace=0.004)
+    long_epoch = {"samples": 2400}  # its end compares too
+    script = options(tmp_path, fault="other parameters", pace=0.004, **long_epoch)
     every = ("--checkpoint-every", "7 steps")
     with launched("--nodes", "2:2", *every, "--", SCRIPT, script, cwd=tmp_path) as job:
         assert job.wait(LONG) == 1, job.stderr

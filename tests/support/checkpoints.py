@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.checkpoint import JobIdentity, Manifest, Mark, TensorEntry, publish
+from elastic_launcher.checkpoint import FileEntry, JobIdentity, Manifest, Mark, TensorEntry, publish
 from elastic_launcher.checkpoint.files import STATE, seal
 from elastic_launcher.checkpoint.store import CheckpointStore
 
@@ -38,7 +39,7 @@ def publish_on(store: CheckpointStore, step: int, generation: int = 1, term: int
     """Writes the same wherever a job's checkpoints are; returns where it is."""
     wanted = manifest(step, generation, term)
 
-    def write(draft: Path) -> Manifest:
+    def write(draft: Path, carry: Callable[[FileEntry], bool]) -> Manifest:
         (draft / STATE).write_text(f"the state after step {step}")
         return replace(wanted, files=(seal(draft / STATE),))
 

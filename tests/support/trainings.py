@@ -26,6 +26,15 @@ def batches(epoch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(X[i], Y[i]) for i in indices]
 
 
+def linear() -> nn.Linear:
+    """Makes a layer that is the same on all ranks, also where they share one random generator."""
+    layer = nn.Linear(FEATURES, 3).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.linspace(-0.3, 0.4, parameter.numel()).view_as(parameter))
+    return layer
+
+
 class Doubling:
     """Something of the script's own, with nested state."""
 

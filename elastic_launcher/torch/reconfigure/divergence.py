@@ -3,68 +3,129 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
+import zlib
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import name_acts
-from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.state.buffers import ModelBuffers
+from elastic_launcher.torch.state.numbers import group_options, other_numbers
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import TrainingState
 
 
-class ChecksumTask:
-    """The checksums of this rank's parameters, computed beside the step that doesn't change them yet, and of buffers.
+class Check:
+    """What is to be the same on all ranks, as it is now: parameters, the buffers that are left alone, and numbers.
 
-    Of the buffers, those that are left alone are checked, and tracked tensors.
+    Of the buffers, those that are left alone are checked, and tracked tensors. It is taken before a step's first forward
+    pass, which may change parameters: the ranks would compare different moments.
     """
 
     def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:
-        self._state = state
+        self._parameters = state.checksums()
+        self._frozen = state.frozen_names()
         self._still = {f"the buffer {name}": value for name, value in buffers.still().items()}
         self._still |= buffers.tracked.checksums()
-        self._names: list[str] = []
-        self._sums: list[int] = []
-        self._thread = start_thread("elastic-checksum", self._compute)
+        self._options = group_options(state)
+        self._others = other_numbers(state)
 
-    def _compute(self) -> None:
-        names, sums = self._state.checksums()
-        self._names, self._sums = [*names, *self._still], [*sums.tolist(), *self._still.values()]
-
-    def combined(self) -> int:
-        """Returns one number for all parameters."""
-        self._thread.join()
+    def combined(self, known: Container[str] = ()) -> int:
+        """Returns one number for all of it, but for the numbers whose names are ``known`` to differ; 0 means none."""
+        others = {name: value for name, value in self._others.items() if name not in known}
         total = 0
-        for value in self._sums:
+        for value in (*self._sums().values(), *(zlib.crc32(repr(part).encode()) for part in (self._options, others))):
             total = (total * 0x100000001B3 ^ value) & (2**64 - 1)
-        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF or 1  # 0 means none
+        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF or 1
 
-    def by_name(self) -> dict[str, int]:
-        """Returns the checksum of each parameter."""
-        self._thread.join()
-        return dict(zip(self._names, self._sums, strict=True))
+    def _sums(self) -> dict[str, int]:
+        names, sums = self._parameters
+        return {**dict(zip(names, sums.tolist(), strict=True)), **self._still}
+
+    def rows(self) -> list[Any]:
+        """Returns the parts of it, by name, for `compare`."""
+        return [self._sums(), self._options, self._others, self._frozen]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What differs between ranks.
+
+    Attributes:
+        error: The message for what must not; "" if that is the same.
+        doubtful: What the script may mean to differ: where and how, by name.
+    """
+
+    error: str
+    doubtful: dict[str, str]
+
+
+def compare(group: Group, check: Check) -> Differences:
+    """Compares the ranks' checks name by name; all ranks of the group call it."""
+    sums, options, others, frozen = zip(*_gather(group, check.rows()), strict=True)
+    apart = [
+        f"{name} on {_ranks(ranks)}"
+        for name in sums[0]
+        if (ranks := [rank for rank, row in enumerate(sums) if row.get(name) != sums[0][name]])
+    ]
+    said = []
+    if different := _values(options):
+        said.append(
+            f"learning rates or other options of param groups are not the same on all ranks: {_some(different)}. Set "
+            "them on every rank, by job.step or by what is equal on all ranks (job.reduce, job.evaluate)"
+        )
+    if apart:
+        said.append(
+            f"parameters are no longer the same on all ranks: {_some(apart)} (compared with rank 0). Change parameters "
+            "only through the prepared optimizers, the same way on every rank"
+        )
+        if untrained := [name for name in frozen[0] if any(row.get(name) != sums[0].get(name) for row in sums)]:
+            said.append(
+                f"{untrained[0]} is not trained (requires_grad is False): if a forward pass changes it, register it as "
+                "a buffer, which ranks average"
+            )
+    return Differences("".join(f"{one}. " for one in said).rstrip(), _by_name(others))
+
+
+def warn_of(doubtful: Mapping[str, str]) -> None:
+    """Warns of numbers that differ between ranks."""
+    if doubtful:
+        warnings.warn(
+            f"numbers of the script are not the same on all ranks: {_some(list(doubtful.values()))}. Joiners and "
+            "checkpoints get those of one rank. Change schedulers, registered objects and job.state on every rank by "
+            "what is equal on all (job.reduce, job.evaluate), and keep what is each rank's own elsewhere",
+            stacklevel=2,
+        )
+
+
+def _values(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    return list(_by_name(rows).values())
+
+
+def _by_name(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Returns which rank has which value, of each name whose values are not all the same."""
+    found = {}
+    for name in {name: None for row in rows for name in row}:
+        ranks: dict[str, list[int]] = {}
+        for rank, row in enumerate(rows):
+            ranks.setdefault(row.get(name, "absent"), []).append(rank)
+        if len(ranks) > 1:
+            found[name] = f"{name} is " + " and ".join(f"{value} on {_ranks(on)}" for value, on in ranks.items())
+    return found
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _some(found: Sequence[str]) -> str:
+    return "; ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 
 
 def _gather(group: Group, value: Any) -> list[Any]:
     return [json.loads(text) for text in group.all_gather_bytes(json.dumps(value).encode())]
-
-
-def name_differences(group: Group, check: ChecksumTask) -> str:
-    """Returns a message that names the parameters whose values differ, and the ranks."""
-    rows = _gather(group, check.by_name())
-    reference = rows[0]
-    found = [
-        f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        for name in reference
-        if (ranks := [rank for rank, row in enumerate(rows) if row.get(name) != reference[name]])
-    ]
-    return (
-        "parameters are no longer the same on all ranks: "
-        + "; ".join(found[:5])
-        + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-        + " (compared with rank 0). Change parameters only through the prepared optimizers, the same way on every rank."
-    )
 
 
 def name_positions(group: Group, position: Position, left_loop: bool = False) -> str:

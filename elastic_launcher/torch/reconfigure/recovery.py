@@ -149,8 +149,11 @@ class Recovery:
             session.summed({name: value.clone() for name, value in totals.items()})
             return dict(totals)
 
-    def confirm_end(self) -> None:
-        """Waits until all ranks have completed the last step: after that none of them needs another one's state."""
+    def confirm_end(self, compare: Callable[[Group], None]) -> None:
+        """Waits until all ranks have completed the last step: after that none of them needs another one's state.
+
+        ``compare`` compares what they have trained.
+        """
         session = self._session
         while session.membership is not None and session.membership.world_size > 1:
             try:
@@ -158,6 +161,7 @@ class Recovery:
                 operation = Operation(END)
                 with session.pace.waiting(operation.words(session.position.step)):
                     session.begin(operation)
+                    compare(session.need_membership(END).group)
             except GroupError as error:
                 self.recover(error, At.END)
                 continue

@@ -27,6 +27,7 @@ from elastic_launcher.torch.reconfigure.fingerprint import data_of
 from elastic_launcher.torch.reconfigure.join_point import JoinPoint
 from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_progress
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state.optimizer_state import SetOptions
 from elastic_launcher.torch.statistical_epochs import begin_counting
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
@@ -65,6 +66,7 @@ class Resizer:
         self._activation: Activation | None = None
         self._senders: list[Sender] = []
         self._receiver: Receiver | None = None
+        self._options = SetOptions([])
         self._old_group: Group | None = None
         self._fingerprint: dict[str, Any] = {}
         self.join_point = JoinPoint(session)
@@ -160,6 +162,7 @@ class Resizer:
             position, schedule = receive_progress(group, giver)
             session.move_to(position)
             session.take_schedule(schedule)
+            self._options = SetOptions(session.state.optimizers)
             self._receiver = Receiver(group, giver, session.state)
         else:
             if session.checkpoints is not None and group.rank == 0:
@@ -225,13 +228,16 @@ class Resizer:
     def take_state(self) -> bool:
         """Waits until a joiner's state is complete and puts it in place; returns whether this call did so.
 
+        What the loop body has set in param groups stays: the peer's body has set the same after its state was taken.
+
         Raises:
             GroupError: If the peer that sends it was lost.
         """
         if self._receiver is None:
             return False
         point("receive", self._session.position.step)
-        return self._receiver.finish()
+        with self._options.kept():
+            return self._receiver.finish()
 
     def after_step(self) -> None:
         """Ends a joiner's first step, reports a new generation, and leaves or changes to a smaller one if the

@@ -6,7 +6,7 @@ import atexit
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,21 @@ from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint import CheckpointDamaged, Fenced, JobIdentity, Manifest, Mark, TakenOver
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
-from elastic_launcher.checkpoint.shards import read_shards, write_shards
+from elastic_launcher.checkpoint.shards import read_shards
 from elastic_launcher.checkpoint.store import CheckpointStore
 from elastic_launcher.torch.collectives.threads import start_or_run
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.state.codec import DICT_TAGS
+from elastic_launcher.torch.state.frozen_shards import Carry, FrozenShards
 from elastic_launcher.torch.state.position import Position
-from elastic_launcher.torch.state.training_state import Captured, TrainingState, write_values
+from elastic_launcher.torch.state.tensors import place
+from elastic_launcher.torch.state.training_state import (
+    DIGEST_BYTES,
+    Captured,
+    TrainingState,
+    frozen_parameters,
+    write_values,
+)
 
 CHECKPOINT = "the checkpoint"
 LAST_SECONDS = 60.0
@@ -57,12 +65,11 @@ class HostMemory:
 
     def take(self, captured: Captured) -> tuple[list[torch.Tensor], list[int]]:
         """Copies all tensors; returns the copies, and for each captured tensor the number of its copy."""
-        numbers: dict[Any, int] = {}
+        numbers: dict[Hashable, int] = {}
         order: list[int] = []
         wanted: list[torch.Tensor] = []
         for tensor in captured.tensors:
-            place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
-            key: Any = place if tensor.numel() else len(wanted)  # empty ones have no memory to share
+            key = place(tensor)
             if key not in numbers:
                 numbers[key] = len(wanted)
                 wanted.append(tensor)
@@ -97,6 +104,7 @@ class Saver:
         self._on_saved = on_saved
         self._on_failed = on_failed
         self._memory = HostMemory()
+        self._shards = FrozenShards()
         self._writer: threading.Thread | None = None
         atexit.register(self.wait, LAST_SECONDS)
 
@@ -135,13 +143,14 @@ class Saver:
         captured = state.capture()
         copies, order = self._memory.take(captured)
         names = list(_names(captured.header, copies, order))
+        frozen = [names[order[number]] for number in frozen_parameters(captured.header, DIGEST_BYTES)]
         aliases = state.aliases()
         position, sums = replace(position), dict(sums)
         scheduled = () if schedule is None else schedule.entries
         held = time.monotonic() - began
 
-        def write(draft: Path) -> Manifest:
-            entries, files = write_shards(draft, dict(zip(names, copies, strict=True)))
+        def write(draft: Path, carry: Carry) -> Manifest:
+            entries, files = self._shards.write(draft, dict(zip(names, copies, strict=True)), frozen, carry)
             point("saving", mark.step)
             write_text(draft / STATE, json.dumps(captured.header, allow_nan=False))
             files.append(seal(draft / STATE))
@@ -167,13 +176,12 @@ class Saver:
         def run() -> None:
             try:
                 path, manifest = self._store.publish(write, mark, self._keep)
-            except (OSError, CheckpointError) as error:
+            except Exception as error:  # noqa: BLE001 - who counts on the checkpoint is to know
+                self._shards = FrozenShards()  # what it has written is gone
                 # Where others of this job go on without this process, they have said so.
                 if not isinstance(error, Fenced) or isinstance(error, TakenOver):
-                    self._on_failed(mark.step, str(error))
-                return
-            except Exception as error:  # noqa: BLE001 - who counts on the checkpoint is to know
-                self._on_failed(mark.step, f"{type(error).__name__}: {error}")
+                    known = isinstance(error, (OSError, CheckpointError))
+                    self._on_failed(mark.step, str(error) if known else f"{type(error).__name__}: {error}")
                 return
             self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 

@@ -5,7 +5,8 @@ That one casts the state to the parameter's type, copies all of it, and refuses 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,3 +110,40 @@ def restore_optimizer(
     for name, encoded in theirs["state"]:
         optimizer.state[parameters[name]] = decode(encoded, tensors)
     optimizer.state.update(decode(theirs["shared"], tensors))
+
+
+class SetOptions:
+    """Finds the options of param groups that the script sets while a peer's state is on its way: they are of this step,
+    and what the peer sends is of the one before.
+
+    Numbers count as set where another object is there, also an equal one; tensors are always the peer's.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._before = [[self._renew(group) for group in one.param_groups] for one in optimizers]
+
+    @staticmethod
+    def _renew(group: dict[str, Any]) -> dict[str, Any]:
+        """Puts objects into a group that nobody else has; returns its options."""
+        for key, value in group.items():
+            if type(value) is float:
+                group[key] = float.fromhex(value.hex())
+            elif type(value) is tuple:
+                group[key] = (*value,)
+        return {key: value for key, value in group.items() if key != "params"}
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keeps what was set through a block in which the peer's state is put in place."""
+        found = [
+            (optimizer, number, key, group[key])
+            for optimizer, befores in zip(self._optimizers, self._before, strict=True)
+            for number, (group, before) in enumerate(zip(optimizer.param_groups, befores, strict=False))
+            for key in before.keys() & group.keys()
+            if group[key] is not before[key] and not isinstance(group[key], torch.Tensor)
+        ]
+        yield
+        for optimizer, number, key, value in found:
+            if number < len(optimizer.param_groups):
+                optimizer.param_groups[number][key] = value

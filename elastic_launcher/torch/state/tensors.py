@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -21,6 +21,30 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def same_objects(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
     """Whether two lists hold the same tensors, not equal ones."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def place(tensor: torch.Tensor) -> Hashable:
+    """Returns what two tensors have in common that are one memory; empty ones have none to share."""
+    shared = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+    return shared if tensor.numel() else id(tensor)
+
+
+class Copies:
+    """Copies tensors, each memory once.
+
+    Args:
+        kept: These are not copied.
+    """
+
+    def __init__(self, kept: Sequence[torch.Tensor]) -> None:
+        self._known = {place(tensor): (tensor, tensor) for tensor in kept}  # alive: nothing else gets their memory
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor's copy."""
+        where = place(tensor)
+        if where not in self._known:
+            self._known[where] = tensor, tensor.clone()
+        return self._known[where][1]
 
 
 def describe(tensor: torch.Tensor) -> str:

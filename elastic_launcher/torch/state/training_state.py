@@ -21,7 +21,7 @@ from elastic_launcher.torch.state.optimizer_state import (
     reserve,
     restore_optimizer,
 )
-from elastic_launcher.torch.state.tensors import bit_sum, describe, digest, is_plain, sum_of_bits
+from elastic_launcher.torch.state.tensors import Copies, bit_sum, describe, digest, is_plain, sum_of_bits
 
 SENDER = "the rank that sends its state"
 COPY_BYTES = 64 * 1024  # a registered module's tensors up to here are copied when captured
@@ -190,14 +190,15 @@ class TrainingState:
             header["noise"] = encode(self.noise.state_dict(), "the gradient noise", tensors)[0]
         if self.tracked is not None:
             header["tracked"] = encode(self.tracked.state_dict(), "job.track", tensors)[0]
+        copies = Copies(tensors)  # which nobody changes until they are read
         header["registered"] = []
         for name, one in self.registered.items():
             first, most = len(tensors), COPY_BYTES if isinstance(one, nn.Module) else math.inf
             header["registered"].append([name, encode(one.state_dict(), name, tensors)[0]])
-            tensors[first:] = [t.clone() if t.nbytes <= most else t for t in tensors[first:]]
+            tensors[first:] = [copies.of(t) if t.nbytes <= most else t for t in tensors[first:]]
         first = len(tensors)
         header["user"] = encode(self.user, "job.state", tensors)[0]
-        tensors[first:] = [t.clone() for t in tensors[first:]]
+        tensors[first:] = [copies.of(t) for t in tensors[first:]]
         header["tensors"] = [[f.dtype, f.shape, f.device, f.order] for f in map(TensorForm.of, tensors)]
         return Captured(header, tensors)
 
@@ -296,10 +297,14 @@ class TrainingState:
         return keep_own and all(self.registered[name] is not value for value in held)
 
     def checksums(self) -> tuple[list[str], torch.Tensor]:
-        """Returns the names of all parameters and an int64 sum over each one's bit patterns."""
+        """Returns the names of all parameters and an int64 sum over each one's bit patterns, on the device."""
         parameters = self._parameters()
         sums = [sum_of_bits(parameter) for parameter in parameters.values()]
-        return list(parameters), torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
+        return list(parameters), torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64)
+
+    def frozen_names(self) -> list[str]:
+        """Returns the names of the parameters without gradient."""
+        return [name for name, parameter in self._parameters().items() if not parameter.requires_grad]
 
     def name_of(self, parameter: torch.Tensor) -> str:
         """Returns what messages call a parameter."""

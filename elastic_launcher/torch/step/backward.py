@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
+from collections.abc import Callable
 
 import torch
 
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import BACKWARD, BREAK, STOP, Operation
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.micro_batches import MicroBatch
@@ -15,10 +18,12 @@ from elastic_launcher.torch.gradients.agreement import abstain
 from elastic_launcher.torch.gradients.buckets import Slot
 from elastic_launcher.torch.membership.reconcile import At, NextAction
 from elastic_launcher.torch.reconfigure.divergence import (
-    ChecksumTask,
-    name_differences,
+    Check,
+    Differences,
+    compare,
     name_different_acts,
     name_positions,
+    warn_of,
 )
 from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
@@ -38,7 +43,8 @@ class Backward:
         self._resizer = resizer
         self._recovery = recovery
         self._plan = plan
-        self._check: ChecksumTask | None = None
+        self._check: Check | None = None
+        self._differing: set[str] = set()  # numbers that were warned of
         self._still: dict[str, int] | None = None  # before this process's first step
         self._parameters: list[torch.Tensor] = []  # when the last step began
 
@@ -54,8 +60,25 @@ class Backward:
             self._still = self._session.buffers.still()
         self._compare_new_parts()
         left_open = self._check is not None  # in a step that broke off: what it was made of may have changed since
-        if self._resizer.check_due or left_open:
-            self._check, self._resizer.check_due = ChecksumTask(self._session.state, self._session.buffers), False
+        if self._resizer.check_due or left_open or self._begins_epoch():
+            self._check, self._resizer.check_due = Check(self._session.state, self._session.buffers), False
+
+    def compare_at_end(self, group: Group) -> None:
+        """Warns of what differs between ranks after the last step: the training is over, and its result is there."""
+        check = Check(self._session.state, self._session.buffers)
+        combined = check.combined(self._differing).to_bytes(2, "big")
+        if len(set(group.all_gather_bytes(combined))) > 1:
+            found = compare(group, check)
+            if group.rank == 0 and found.error:
+                warnings.warn(found.error, stacklevel=2)
+            self._warn_once(group, found)
+
+    def _begins_epoch(self) -> bool:
+        """Whether the ranks compare what the epoch before has left."""
+        at = self._session.position
+        if not at.step or at.step_in_epoch or self._resizer.joining:
+            return False
+        return self._session.need_membership("a step").world_size > 1
 
     def _compare_new_parts(self) -> None:
         """Has the ranks compare their parameters where the script has replaced some of them since the last step."""
@@ -283,7 +306,7 @@ class Backward:
         ready = self._ready() if steps else None
         # a change of the batch and of the ranks never come together: where the next loop begins would be unknown
         batch_size = propose(session) if steps and ready is None and not self._resizer.joining else 0
-        check = self._check.combined() if self._check is not None else 0
+        check = self._check.combined(self._differing) if self._check is not None else 0
         save = halt = False
         if session.checkpoints is not None:
             save, halt = session.checkpoints.wishes()
@@ -312,9 +335,9 @@ class Backward:
         doubt = session.checkpoints.doubt if session.checkpoints is not None else str
         if not agreement.same_acts:
             raise RuntimeError(name_different_acts(group, session.acted(), session.position.step) + doubt())
-        check, self._check = self._check, None
-        if check is not None and not agreement.same_check:
-            raise RuntimeError(name_differences(group, check) + doubt())
+        if self._check is not None and not agreement.same_check:
+            self._refuse_differences(group, self._check, doubt)
+        self._check = None
         if agreement.stop:
             session.end_training()
         elif agreement.left_loop:
@@ -332,3 +355,21 @@ class Backward:
         elif agreement.batch_size:
             session.change_batch(agreement.batch_size)
         return not dropped
+
+    def _refuse_differences(self, group: Group, check: Check, doubt: Callable[[], str]) -> None:
+        """Ends the job where parameters or options of param groups differ, and warns once where other numbers do.
+
+        Raises:
+            RuntimeError: That names them.
+            GroupError: If a peer was lost.
+        """
+        found = compare(group, check)
+        if found.error:
+            raise RuntimeError(found.error + doubt())
+        self._warn_once(group, found)
+
+    def _warn_once(self, group: Group, found: Differences) -> None:
+        """Warns on rank 0 of numbers that the script may mean to differ."""
+        if group.rank == 0:
+            warn_of({name: how for name, how in found.doubtful.items() if name not in self._differing})
+        self._differing |= found.doubtful.keys()

@@ -393,7 +393,7 @@ class StepEngine:
 
     def finish(self) -> None:
         """Ends the training on all ranks together, after the last epoch."""
-        self.recovery.confirm_end()
+        self.recovery.confirm_end(self._backward.compare_at_end)
         self._resizer.tell_active()
         self._times.report(at_end=True)
         self.progress.finish()

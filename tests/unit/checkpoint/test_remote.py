@@ -139,7 +139,7 @@ def test_what_an_earlier_run_adds_after_its_last_look_does_not_count(place: Plac
     late = place.store
     wanted = manifest(40)
 
-    def write(draft: Path) -> Manifest:
+    def write(draft: Path, carry: object) -> Manifest:
         (draft / STATE).write_text("late")
         return replace(wanted, files=(seal(draft / STATE),))
 

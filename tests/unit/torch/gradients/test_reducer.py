@@ -284,6 +284,27 @@ def test_buffers_are_averaged_by_samples_and_constants_left_alone() -> None:
     assert torch.equal(first.constant, model.constant)
 
 
+def test_a_replaced_backward_of_tensors_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the rehearsal nor in training: a framework may have it call job.backward, which called it again."""
+    torch.manual_seed(1)
+    model, (x, y) = Model().double(), data(8)
+    wanted = reference(model, x, y)
+
+    def again(*arguments: object, **options: object) -> None:
+        raise RecursionError("job.backward was called inside itself")
+
+    monkeypatch.setattr(torch.Tensor, "backward", again)
+
+    def body(group: ThreadGroup) -> float:
+        reducer = make_reducer(model)
+        reducer.rehearse(loss_of(model, x, y), 0, None, -1)
+        reducer.begin_step()
+        one_step(reducer, model, group, x, y, 4)
+        return distance(model, wanted)
+
+    assert run_ranks(1, body)[0] < 1e-15
+
+
 def test_signals_are_agreed_on_only_when_all_say_the_same() -> None:
     torch.manual_seed(6)
     model = Model().double()

@@ -142,7 +142,7 @@ def test_what_goes_wrong_in_any_other_way_is_told_too(tmp_path: Path, monkeypatc
         raise TypeError("no storage to write")
 
     with monkeypatch.context() as patch:
-        patch.setattr("elastic_launcher.torch.state.checkpoint_writer.write_shards", write_shards)
+        patch.setattr("elastic_launcher.torch.state.frozen_shards.write_shards", write_shards)
         outcome.save(state)
     assert outcome.failed == [(21, "TypeError: no storage to write")]
     assert list(tmp_path.glob(".tmp*")) == []

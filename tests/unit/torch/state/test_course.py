@@ -20,7 +20,7 @@ from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import FEATURES, SEED, X, Y
+from tests.support.trainings import SEED, X, Y, linear
 
 
 class Script:
@@ -28,7 +28,7 @@ class Script:
 
     def __init__(self, group: ThreadGroup) -> None:
         self.job: Job = thread_job(group, 8, 4)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         self.model, self.optimizer = self.job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         self.steps: list[tuple[int, int]] = []
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from elastic_launcher.torch.state.optimizer_state import SetOptions
 from elastic_launcher.torch.state.tensors import digest
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState, forms
 from elastic_launcher.torch.state.transfer import incoming, outgoing
@@ -100,6 +101,20 @@ def test_a_scheduler_still_acts_on_its_optimizer_after_a_group_was_added() -> No
     _hand_over(sender.state, receiver.state)
     assert receiver.state.optimizers[0].param_groups[0] is held
     assert receiver.state.schedulers[0].optimizer is receiver.state.optimizers[0]
+
+
+def test_options_that_the_script_sets_while_state_is_on_its_way_are_kept() -> None:
+    """Also those that are set to the value that they have had: the peer's is that of the step before."""
+    first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([{"params": [first]}, {"params": [second]}], lr=0.5, betas=(0.5, 0.75))
+    one, other = optimizer.param_groups
+    options = SetOptions([optimizer])
+    one["lr"], other["betas"] = 0.5, (0.5, 0.75)
+    with options.kept():
+        for group in (one, other):
+            group.update(lr=0.25, betas=(0.1, 0.2), weight_decay=0.125)
+    assert (one["lr"], one["betas"], one["weight_decay"]) == (0.5, (0.1, 0.2), 0.125)
+    assert (other["lr"], other["betas"], other["weight_decay"]) == (0.25, (0.5, 0.75), 0.125)
 
 
 def test_writing_state_does_not_disturb_a_backward_pass_under_way() -> None:

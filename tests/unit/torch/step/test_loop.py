@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import FEATURES, SEED, X, Y
+from tests.support.trainings import SEED, X, Y, linear
 
 
 def test_random_numbers_of_a_step_depend_on_seed_step_and_rank_alone() -> None:
     def body(group: ThreadGroup) -> list[float]:
         job = thread_job(group, 4, 4)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         loader = job.dataloader(TensorDataset(X[:8], Y[:8]), seed=SEED)
         drawn = []
@@ -38,7 +37,7 @@ def test_a_redone_step_leaves_out_only_the_reductions_that_something_has_acted_o
 
     def body(group: ThreadGroup) -> list[int]:
         job = thread_job(group, 4, 4)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         loader = job.dataloader(TensorDataset(X[:4], Y[:4]), seed=SEED)
         calls = []
@@ -57,7 +56,7 @@ def test_a_redone_step_leaves_out_only_the_reductions_that_something_has_acted_o
 def test_a_loop_that_is_left_by_break_counts_its_last_step_once() -> None:
     def body(group: ThreadGroup) -> list[tuple[int, bool]]:
         job = thread_job(group, 4, 4)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         loader = job.dataloader(TensorDataset(X[:16], Y[:16]), seed=SEED)
         found = []
@@ -81,7 +80,7 @@ def test_in_a_step_that_was_taken_over_nothing_acts_that_its_peer_left_out(ended
 
     def body(group: ThreadGroup) -> bool:
         job = thread_job(group, 4, 4)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         before = model.weight.detach().clone()
         for _ in job.epochs(1):
@@ -97,7 +96,7 @@ def test_in_a_step_that_was_taken_over_nothing_acts_that_its_peer_left_out(ended
 def test_a_script_can_stop_all_ranks_at_one_step() -> None:
     def body(group: ThreadGroup) -> int:
         job = thread_job(group, 4, 2)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         loader = job.dataloader(TensorDataset(X, Y), seed=SEED)
         for _ in job.epochs(5):
@@ -114,7 +113,7 @@ def test_a_script_can_stop_all_ranks_at_one_step() -> None:
 def test_all_ranks_may_break_together_and_one_alone_is_named() -> None:
     def body(group: ThreadGroup, ranks: tuple[int, ...]) -> tuple[int, str]:
         job = thread_job(group, 4, 2)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         loader = job.dataloader(TensorDataset(X[:16], Y[:16]), seed=SEED)
         try:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
@@ -22,7 +21,7 @@ from elastic_launcher.torch.reconfigure.join_point import JoinPoint
 from elastic_launcher.torch.statistical_epochs import begin_counting, end_within, expected_steps, phase_epochs
 from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
+from tests.support.trainings import SAMPLES, SEED, X, Y, linear
 
 FIRST, MICRO = 7, 8
 
@@ -52,7 +51,7 @@ class Trained:
         drop_last: bool = False,
     ) -> None:
         self.job = thread_job(group, FIRST, MICRO)
-        model = nn.Linear(FEATURES, 3).double()
+        model = linear()
         self.model, self.optimizer = self.job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         self.loader: ElasticLoader = self.job.dataloader(Numbered(), shuffle=True, seed=SEED, drop_last=drop_last)
         self.loader.autoscale_batch_size(SAMPLES)
