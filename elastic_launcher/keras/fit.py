@@ -1,12 +1,13 @@
 """`fit` and `evaluate` over all ranks of a job.
 
-To Keras, one batch is one optimizer step of the job. Its own `train_step` runs for each micro-batch of this rank: its
-``loss.backward()`` adds to the gradient of the global batch, and its optimizer acts once that is complete.
+To Keras, one batch is one optimizer step of the job. Its own `train_step` runs for each micro-batch of this rank, with
+two hooks: the job takes its loss, and steps the optimizer once the gradient of the global batch is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,11 +20,11 @@ from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
 from elastic_launcher.keras.denominators import Denominator
 from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
-from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, VariablesState
+from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds
 from elastic_launcher.torch import Job
 
 _numbers: Iterator[int] = count()  # of calls of fit, and of optimizers: the same on all ranks
-_prepared: WeakKeyDictionary[Any, tuple[Any, OptimizerInShape]] = WeakKeyDictionary()  # optimizers by model
+_prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()  # by model
 
 
 def fit(
@@ -191,17 +192,19 @@ class Training:
         self._validation = validation
         self._validation_freq = validation_freq
         self._seeds = Seeds(model)
-        self._optimizer = _prepare(model, job)
-        self._metrics = Metrics(model, job)
+        self._prepared = prepared(model, job)
+        self._metrics = Metrics(model, job, self._prepared.tracked)
+        self._hooks = Hooks(model)
         self._name = f"keras.fit{next(_numbers)}"
-        job.register(f"{self._name}.metrics", self._metrics)
-        self._denominator = Denominator(model)
+        self._callbacks: Any = None
+        self._begun = -1  # the last epoch that this process has begun
+        self._step = -1  # the last step
 
     def run(self, callbacks: list[Any], first: int, epochs: int, verbose: str | int) -> Any:
         """Trains from an epoch up to another one; returns the history."""
         model, job = self._model, self._job
         printing = [OnMain(keras.callbacks.ProgbarLogger())] if verbose else []
-        listening = keras.callbacks.CallbackList(
+        self._callbacks = listening = keras.callbacks.CallbackList(
             [*callbacks, *printing],
             add_history=True,
             model=model,
@@ -215,81 +218,105 @@ class Training:
         model.stop_training = False
         logs: dict[str, Any] = {}
         listening.on_train_begin()
-        with _Hooks(model, job, self._optimizer, self._denominator):
+        with self._hooks:
             model.make_train_function()
-            for epoch in job.epochs(max(0, epochs - first)):
-                trained = self._pass(epoch + first, listening)
-                if job._session.over:
+            for number in job.epochs(max(0, epochs - first)):
+                epoch = number + first
+                self._train(epoch)
+                if job.over:
                     break
                 logs = _numbers_of(model.get_metrics_result())
-                if self._validation is not None and model._should_eval(epoch + first, self._validation_freq):
+                if self._validation is not None and model._should_eval(epoch, self._validation_freq):
                     listening.on_test_begin()
                     found = _evaluated(model, job, self._validation)
                     listening.on_test_end(found)
                     logs |= {f"val_{name}": value for name, value in found.items()}
-                if trained:
-                    listening.on_epoch_end(epoch + first, logs)
+                if self._step >= 0:
+                    listening.on_epoch_end(epoch, logs)
                 if model.stop_training:
                     break
         model.optimizer.finalize_variable_values(model.trainable_variables)
         listening.on_train_end(logs)
         return model.history
 
-    def _pass(self, epoch: int, listening: Any) -> bool:
-        """Runs what is left of an epoch's steps; returns whether this rank took part in one."""
-        job, session, model = self._job, self._job._session, self._model
-        began = False
-        anew = True  # the next micro-batch is the first one of a step, or of another attempt at it
+    def _train(self, epoch: int) -> None:
+        """Does what is left of an epoch's steps."""
+        job, model = self._job, self._model
+        self._step = -1
         model.train()
-        for batch in self._loader:
-            micro = session.micro
-            assert micro is not None
-            step = session.position.step_in_epoch
-            if not began and not micro.rehearsal:
-                began = True
-                if step == 0:  # else the peers have begun the epoch, and this rank has what came of it
-                    self._metrics.reset()
-                    listening.on_epoch_begin(epoch)
-            if anew:
-                self._metrics.take()
-                self._seeds.begin(job.step, job.rank or 0)
-                if not micro.rehearsal:
-                    listening.on_train_batch_begin(step)
-            model.train_function([tuple(batch)])
-            anew = micro.last or micro.dropped
-            if micro.samples == 0 or micro.dropped:
-                self._metrics.undo()
-            if job.sync_gradients:
-                self._metrics.complete(micro.count)
-                listening.on_train_batch_end(step, model.get_metrics_result())
-                if model.stop_training:
-                    break
-        return began
+        model.reset_metrics()
+        if job.rank is not None:
+            self._begin(epoch)  # between two steps: a process that joins receives what it has changed
+        while job.run_step(self._loader, lambda batch: self._micro_batch(epoch, batch)):
+            self._prepared.optimizer.step()
+            self._metrics.end_step()
+            self._callbacks.on_train_batch_end(self._step, model.get_metrics_result())
+            if model.stop_training:
+                break
+
+    def _begin(self, epoch: int) -> None:
+        if self._begun != epoch:
+            self._begun = epoch
+            self._callbacks.on_epoch_begin(epoch)
+
+    def _micro_batch(self, epoch: int, batch: Any) -> None:
+        job, micro = self._job, self._job.micro
+        assert micro is not None
+        if micro.first:
+            self._metrics.begin_step()
+            self._seeds.begin(job.step, job.rank or 0)
+            if not micro.rehearsal and self._step != job.step_in_epoch:
+                self._step = job.step_in_epoch
+                if self._step == 0:
+                    self._begin(epoch)
+                self._callbacks.on_train_batch_begin(self._step)
+        self._model.train_function([tuple(batch)])
+        loss, denominator = self._hooks.take()
+        job.backward(loss, weight=denominator)
 
 
-class _Hooks:
-    """Has a model's `train_step` call the job: the loss's `backward`, and the optimizer's `apply`."""
+class Hooks:
+    """Keeps the loss of a model's own `train_step`, whose optimizer does not act: the job does both."""
 
-    def __init__(self, model: Any, job: Job, in_shape: OptimizerInShape, denominator: Denominator) -> None:
+    def __init__(self, model: Any) -> None:
         optimizer = model.optimizer
+        denominator = Denominator(model)
         scale: Callable[[Any], Any] = optimizer.scale_loss
+        self._denominator = denominator
+        self._loss: Any = None
 
         def scale_loss(loss: Any) -> Any:
             scaled = scale(loss)
             scaled.elastic_unscaled = loss
             given = scaled.view_as(scaled)
-            given.backward = lambda: job.backward(scaled, weight=denominator.value)
+            given.backward = lambda: self._keep(scaled)
             return given
 
         def apply(gradients: Any, variables: Any = None) -> None:
-            in_shape.step()
+            pass
 
-        self._model = model
         self._set = (
             (model, "compute_loss", denominator.compute_loss),
             (optimizer, "scale_loss", scale_loss),
             (optimizer, "apply", apply),
         )
+
+    def _keep(self, loss: Any) -> None:
+        self._loss = loss
+
+    def take(self) -> tuple[Any, float | None]:
+        """Returns the loss of the last `train_step`, and what it was divided by.
+
+        Raises:
+            RuntimeError: If that has called no ``backward`` of what `scale_loss` returned.
+        """
+        loss, self._loss = self._loss, None
+        if loss is None:
+            raise RuntimeError(
+                "train_step has not called self.optimizer.scale_loss(loss).backward(), which gives the job its loss; "
+                "call it as Keras' own train_step does, and self.optimizer.apply after it"
+            )
+        return loss, self._denominator.value
 
     def __enter__(self) -> None:
         for owner, name, method in self._set:
@@ -300,18 +327,32 @@ class _Hooks:
             object.__delattr__(owner, name)
 
 
-def _prepare(model: Any, job: Job) -> OptimizerInShape:
+@dataclass
+class Prepared:
+    """What the job knows of a model.
+
+    Attributes:
+        of: The model's optimizer.
+        optimizer: The same in torch's shape.
+        tracked: Ids of the metric variables that the job tracks.
+    """
+
+    of: Any
+    optimizer: OptimizerInShape
+    tracked: set[int]
+
+
+def prepared(model: Any, job: Job) -> Prepared:
     """Prepares a model and its optimizer for the job, once."""
     known = _prepared.get(model)
-    if known is not None and known[0] is model.optimizer:
-        return known[1]
+    if known is not None and known.of is model.optimizer:
+        return known
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    in_shape = OptimizerInShape(model.optimizer, model.trainable_variables)
     if known is None:
         job.prepare(ModelVariables(model))
+    in_shape = OptimizerInShape(model.optimizer, model.trainable_variables)
     job.prepare(in_shape)
-    optimizer = model.optimizer
-    job.register(f"keras.optimizer{next(_numbers)}", VariablesState(lambda: optimizer.variables))
-    _prepared[model] = optimizer, in_shape
-    return in_shape
+    job.register(f"keras.optimizer{next(_numbers)}", in_shape.variables)
+    _prepared[model] = found = Prepared(model.optimizer, in_shape, known.tracked if known is not None else set())
+    return found

@@ -1,4 +1,4 @@
-"""The metrics of `fit`: sums over the ranks' samples, so that each rank has those of all."""
+"""The metrics of `fit`: sums over all ranks' samples, which come with the gradient."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from elastic_launcher.torch import Job
 
 
 class Metrics:
-    """The metric variables of a compiled model in training.
+    """The metric variables of a compiled model in training: each rank has those of all ranks.
 
-    Each step adds the sums of all ranks to what there was before it. What an attempt has added that does not count is
-    taken back.
+    Args:
+        model: The model.
+        job: The job.
+        known: Ids of variables that the job tracks already; those of this model are added.
 
     Raises:
         ValueError: For a metric whose variables are no sums.
     """
 
-    def __init__(self, model: Any, job: Job) -> None:
+    def __init__(self, model: Any, job: Job, known: set[int]) -> None:
         for metric in model.metrics:
             for variable in metric.variables:
                 kind = getattr(variable, "aggregation", "sum")
@@ -30,51 +32,21 @@ class Metrics:
                     )
         self._model = model
         self._job = job
-        self._before: list[torch.Tensor] = []
-        self.take()
+        self._before: tuple[torch.Tensor, torch.Tensor] | None = None
+        new = [variable for variable in model.metrics_variables if id(variable) not in known]
+        known.update(id(variable) for variable in new)
+        if new:
+            job.track(lambda: [variable.value for variable in new], op="sum")
 
-    @property
-    def _variables(self) -> list[Any]:
-        return list(self._model.metrics_variables)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the values before the present step, by number."""
-        return {str(number): value for number, value in enumerate(self._before)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Assigns values that `state_dict` has returned."""
-        for number, variable in enumerate(self._variables):
-            variable.assign(state[str(number)])
-        self.take()
-
-    def reset(self) -> None:
-        """Begins an epoch."""
-        self._model.reset_metrics()
-        self.take()
-
-    def take(self) -> None:
-        """Begins a step: what is there counts."""
-        self._before = [variable.value.detach().clone() for variable in self._variables]
-
-    def undo(self) -> None:
-        """Takes back what was added since the step began."""
-        for variable, before in zip(self._variables, self._before, strict=True):
-            variable.assign(before)
-
-    def complete(self, samples: int) -> None:
-        """Ends a step of so many samples: adds what the other ranks have added."""
+    def begin_step(self) -> None:
+        """Notes what the mean loss was before an attempt at a step."""
         tracker = self._model._loss_tracker
-        own = {
-            str(number): variable.value.detach() - before
-            for number, (variable, before) in enumerate(zip(self._variables, self._before, strict=True))
-            if variable is not tracker.total and variable is not tracker.count
-        }
-        total = self._job.reduce(own, op="sum") if own and self._job.world_size != 1 else own
-        for number, (variable, before) in enumerate(zip(self._variables, self._before, strict=True)):
-            if variable is tracker.total:
-                variable.assign(before + self._job.loss * samples)
-            elif variable is tracker.count:
-                variable.assign(before + samples)
-            else:
-                variable.assign(before + total[str(number)])
-        self.take()
+        self._before = tracker.total.value.detach().clone(), tracker.count.value.detach().clone()
+
+    def end_step(self) -> None:
+        """Counts the loss of the whole step: micro-batches may have been divided by numbers of valid steps."""
+        tracker = self._model._loss_tracker
+        if self._before is None:
+            return
+        total, count = self._before
+        tracker.total.assign(total + self._job.loss * (tracker.count.value.detach() - count))

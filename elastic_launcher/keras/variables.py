@@ -41,20 +41,6 @@ class ModelVariables(nn.Module):
                 self.register_buffer(f"{number}:{name}".replace(".", "_"), buffer)
 
 
-class OptimizerInShape(torch.optim.Optimizer):
-    """A torch optimizer whose step is a Keras optimizer's `apply`, with the gradients of the global batch."""
-
-    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        self._variables = list(variables)
-        self._apply = optimizer.apply
-        super().__init__([variable.value for variable in variables], {})
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Applies the gradients."""
-        with torch.no_grad():
-            self._apply([variable.value.grad for variable in self._variables], self._variables)
-
-
 class VariablesState:
     """The values of Keras variables, for joiners and checkpoints."""
 
@@ -69,6 +55,25 @@ class VariablesState:
         """Assigns values that `state_dict` has returned."""
         for number, variable in enumerate(self._variables()):
             variable.assign(state[str(number)])
+
+
+class OptimizerInShape(torch.optim.Optimizer):
+    """A torch optimizer whose step is a Keras optimizer's `apply`, with the gradients of the global batch.
+
+    Attributes:
+        variables: The Keras optimizer's state.
+    """
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        self.variables = VariablesState(lambda: optimizer.variables)
+        self._variables = list(variables)
+        self._apply = optimizer.apply
+        super().__init__([variable.value for variable in variables], {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Applies the gradients."""
+        with torch.no_grad():
+            self._apply([variable.value.grad for variable in self._variables], self._variables)
 
 
 class Seeds:
