@@ -20,8 +20,8 @@ from elastic_launcher.torch.state.training_state import TrainingState
 class Check:
     """What is to be the same on all ranks, as it is now: parameters, the buffers that are left alone, and numbers.
 
-    Of the buffers, those that are left alone are checked, and tracked tensors. It is taken before a step's first forward
-    pass, which may change parameters: the ranks would compare different moments.
+    Of the buffers, those that are left alone are checked, and tracked tensors. It is taken before a step's first
+    forward pass, which may change parameters: the ranks would compare different moments.
     """
 
     def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:
