@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.launches import Launcher, launched
+from tests.support.launches import Launcher, launched, until
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
 
 SCRIPT = SCRIPTS / "phases.py"
 OWN_LOOPS = SCRIPT.with_name("own_loops.py")
+ADAPTIVE = SCRIPT.with_name("adaptive_phases.py")
 FIRST_PHASE = 2 * (5 + 3)  # steps
 
 
@@ -160,3 +161,44 @@ def test_a_rank_joins_late_into_loops_of_the_scripts_own_with_an_evaluation_afte
     for one in ended:
         own = grown["first_step"] // 4 + 1  # loops of which a joiner may know another one's score
         assert_same({**one, "scores": one["scores"][own:]}, {**expected, "scores": expected["scores"][own:]})
+
+
+def assert_like_one_process(folder: Path, first: int = 0) -> None:
+    """Two ranks of a batch that adapts end their phases where one process does, with its model.
+
+    ``first``: the first phase that both have trained in; of one before it, a joiner knows the evaluation's result.
+    """
+    ended, expected = ends(folder), plain(folder / "plain", ADAPTIVE)
+    assert len(ended) == 2
+    for one in ended:
+        for key in ("ends", "statistical"):
+            assert one[key][first:] == expected[key][first:]
+        assert_same(one, expected)
+
+
+@pytest.mark.thorough
+def test_two_phases_with_a_batch_that_adapts_end_as_in_one_process_though_a_rank_is_replaced(tmp_path: Path) -> None:
+    arguments = ("--nodes", "2:2", "--", ADAPTIVE, json.dumps({"folder": str(tmp_path), "pace": 0.05}))
+    with launched(*arguments, cwd=tmp_path) as job:
+        in_second_phase(job)
+        os.kill(job.status()["nodes"][0]["members"][0]["pid"], signal.SIGKILL)
+        formed(job, 2, 1)
+        assert job.wait(LONG) == 0, job.stderr
+    assert_like_one_process(tmp_path, first=1)
+
+
+@pytest.mark.thorough
+def test_a_launcher_takes_over_at_the_end_of_a_phase_with_a_batch_that_adapts(tmp_path: Path) -> None:
+    arguments = ("--nodes", "2:2", "--", ADAPTIVE, json.dumps({"folder": str(tmp_path), "waits": True}))
+    with launched(*arguments, cwd=tmp_path) as first:
+        until(lambda: len([*tmp_path.glob("at-end-*")]) == 2, "both ranks to end the first phase", LONG)
+        changes = first.events.of("batch_changed")
+        first.process.kill()
+        first.process.wait()
+        with launched(*arguments, cwd=tmp_path) as job:
+            job.events.wait("coordinator_adopted", timeout=LONG)
+            (tmp_path / "go").touch()
+            assert job.wait(LONG) == 0, job.stderr
+    assert_like_one_process(tmp_path)
+    steps = [event["step"] for event in job.events.of("batch_changed")]
+    assert changes and steps == sorted(set(steps)) and len(steps) > len(changes)

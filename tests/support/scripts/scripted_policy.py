@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import elastic_launcher.torch as elastic
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -35,3 +37,13 @@ class ScriptedPolicy:
         if step not in self._sizes:
             return None
         return Listed(self._sizes[step], 2.0 * batch_size, f"as listed for step {step}")
+
+
+def hold_gains(job: elastic.Job, first: int, worth: float) -> None:
+    """Has each sample of a larger batch than the first one be worth so much, in place of what is measured."""
+    noise = job._session.measure_noise()
+
+    def hold(step: int, batch_size: int) -> None:
+        noise.gains = {**noise.gains, step: (max(1.0, worth * batch_size / first),) * 2}
+
+    noise.hold_gains = hold  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from numbered import FEATURES, MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
-from scripted_policy import ScriptedPolicy
+from scripted_policy import ScriptedPolicy, hold_gains
 from torch import nn
 from torch.nn import functional
 
@@ -128,15 +128,6 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
     return loss
 
 
-def hold_gains(job: elastic.Job, worth: float) -> None:
-    noise = job._session.measure_noise()
-
-    def hold(step: int, batch_size: int) -> None:
-        noise.gains = {**noise.gains, step: (max(1.0, worth * batch_size / OPTIONS["batch"]),) * 2}
-
-    noise.hold_gains = hold  # type: ignore[method-assign]
-
-
 def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
     """Evaluates all samples, and writes down what came of it."""
     (FOLDER / "evaluates").touch()
@@ -176,7 +167,7 @@ def main() -> None:
         autoscaling = job._session.autoscaling
         assert autoscaling is not None
         if OPTIONS["worth"]:
-            hold_gains(job, OPTIONS["worth"])
+            hold_gains(job, OPTIONS["batch"], OPTIONS["worth"])
         if OPTIONS["sizes"]:
             autoscaling.policy = ScriptedPolicy({int(step): size for step, size in OPTIONS["sizes"].items()})
         else:  # decisions sooner than a usual training needs them
