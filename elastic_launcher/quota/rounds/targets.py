@@ -72,7 +72,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     tried = chosen, owed
     for _ in range(LIFTS):
         lacking = owed | {name for name, least in entitled.items() if best.room.own(name) < least}
-        lifted = _lifted(world, members, entitled, made) if any(cost) else tried[0]
+        lifted = _lifted(world, members, entitled, made) if any(cost) or owed else tried[0]
         if (lifted, lacking) == tried:
             break
         tried = lifted, lacking
@@ -80,7 +80,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         other = _Plan(world, projects, lifted, counted, now)
         made = other.made(shares)
         found = _lacking(other, entitled), _needless(other, members, entitled, made)
-        if found < cost:
+        if found < cost or (owed and found == cost):  # then of equal ones the last: it knows best who is cut
             best, gpus, cost, owed, chosen, portions = other, made, found, lacking, lifted, counted
     leaving: frozenset[Seat] = frozenset()
     wanted = {  # if nobody held machines who can use others

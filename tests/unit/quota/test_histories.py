@@ -9,7 +9,7 @@ from tests.quota_chaos.history import draw
 from tests.quota_chaos.pure import PureStage
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", [*range(1, 13), 101])
 def test_a_history_of_jobs_and_faults_breaks_no_promise(seed: int) -> None:
     assert "acts" in Game(draw(seed), PureStage(), print).play()
 
