@@ -196,6 +196,7 @@ class Training:
         self._metrics = Metrics(model, job, self._prepared.tracked)
         self._hooks = Hooks(model)
         self._name = f"keras.fit{next(_numbers)}"
+        job.register(f"{self._name}.loss", self._metrics)
         self._callbacks: Any = None
         self._begun = -1  # the last epoch that this process has begun
         self._step = -1  # the last step
@@ -244,7 +245,7 @@ class Training:
         job, model = self._job, self._model
         self._step = -1
         model.train()
-        model.reset_metrics()
+        self._metrics.begin_epoch()
         if job.rank is not None:
             self._begin(epoch)  # between two steps: a process that joins receives what it has changed
         while job.run_step(self._loader, lambda batch: self._micro_batch(epoch, batch)):
@@ -263,7 +264,6 @@ class Training:
         job, micro = self._job, self._job.micro
         assert micro is not None
         if micro.first:
-            self._metrics.begin_step()
             self._seeds.begin(job.step, job.rank or 0)
             if not micro.rehearsal and self._step != job.step_in_epoch:
                 self._step = job.step_in_epoch

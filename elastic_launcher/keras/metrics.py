@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from elastic_launcher.torch import Job
 
 
@@ -32,21 +30,29 @@ class Metrics:
                     )
         self._model = model
         self._job = job
-        self._before: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._total = self._count = 0.0  # of the loss in this epoch
         new = [variable for variable in model.metrics_variables if id(variable) not in known]
         known.update(id(variable) for variable in new)
         if new:
             job.track(lambda: [variable.value for variable in new], op="sum")
 
-    def begin_step(self) -> None:
-        """Notes what the mean loss was before an attempt at a step."""
-        tracker = self._model._loss_tracker
-        self._before = tracker.total.value.detach().clone(), tracker.count.value.detach().clone()
+    def state_dict(self) -> dict[str, float]:
+        """Returns the sums of the loss over the steps of this epoch."""
+        return {"total": self._total, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Takes sums that `state_dict` has returned."""
+        self._total, self._count = state["total"], state["count"]
+
+    def begin_epoch(self) -> None:
+        """Begins with no samples."""
+        self._model.reset_metrics()
+        self._total = self._count = 0.0
 
     def end_step(self) -> None:
-        """Counts the loss of the whole step: micro-batches may have been divided by numbers of valid steps."""
+        """Counts the loss of the whole step: the means of its micro-batches may have had other denominators."""
         tracker = self._model._loss_tracker
-        if self._before is None:
-            return
-        total, count = self._before
-        tracker.total.assign(total + self._job.loss * (tracker.count.value.detach() - count))
+        count = float(tracker.count.value)
+        self._total += self._job.loss * (count - self._count)
+        self._count = count
+        tracker.total.assign(self._total)
