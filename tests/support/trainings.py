@@ -26,9 +26,9 @@ def batches(epoch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(X[i], Y[i]) for i in indices]
 
 
-def linear() -> nn.Linear:
+def linear(outputs: int = 3, dtype: torch.dtype = torch.float64) -> nn.Linear:
     """Makes a layer that is the same on all ranks, also where they share one random generator."""
-    layer = nn.Linear(FEATURES, 3).double()
+    layer = nn.Linear(FEATURES, outputs, dtype=dtype)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.copy_(torch.linspace(-0.3, 0.4, parameter.numel()).view_as(parameter))

@@ -47,6 +47,7 @@ def divide(
     division = Division(candidates, total, floors or {}, settings, fill)
     present = {job.name: held.get(job.name, 0) for job in division.jobs}
     possible = division.is_possible(present) and (not fill or sum(present.values()) == total)
+    seen = []
     for _ in range(_ROUNDS):
         speeds = {
             job.name: float(job.speeds.curve(np.array([count]))[0]) if (count := present[job.name]) else 0.0
@@ -59,7 +60,10 @@ def divide(
         )
         if found == present or (possible and gain <= NOISE):
             break
+        seen.append(present)
         present, possible = found, True
+        if present in seen:  # a circle, where each looks better from the one before: whoever begins here ends here
+            break
     return present
 
 

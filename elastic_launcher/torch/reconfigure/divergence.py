@@ -11,8 +11,8 @@ from typing import Any
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import name_acts
+from elastic_launcher.torch.reconfigure.numbers import group_options, other_numbers
 from elastic_launcher.torch.state.buffers import ModelBuffers
-from elastic_launcher.torch.state.numbers import group_options, other_numbers
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import TrainingState
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.state.course import KEPT_BYTES, Sums, decode_sums, encode_sums
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import BATCH, FEATURES, SAMPLES, SEED, X, Y, batches
+from tests.support.trainings import BATCH, SAMPLES, SEED, X, Y, batches, linear
 
 NUMBERS = torch.arange(SAMPLES)
 TYPES = [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
@@ -34,7 +33,7 @@ def test_rows_of_a_data_set_come_in_its_order_on_all_ranks(world_size: int, shuf
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 13])
 def test_rows_of_a_step_come_in_the_order_of_its_samples(world_size: int) -> None:
-    models = [nn.Linear(FEATURES, 1).double() for _ in range(world_size)]
+    models = [linear(1) for _ in range(world_size)]
 
     def body(group: ThreadGroup) -> list[torch.Tensor]:
         job = thread_job(group, BATCH, 2)

@@ -57,6 +57,20 @@ def test_a_division_is_legal_stays_and_knows_no_order(jobs: list[Candidate], tot
     assert divide(jobs, total, found, fill=fill) == found
 
 
+def test_divisions_that_each_look_better_from_the_one_before_end_where_they_began() -> None:
+    rates: list[dict[int, float]] = [{1: 2.0, 2: 1.0}, {2: 1.0, 3: 1.0}, {}, {}]
+    sizes = [(3, 4, 5, 6), (1, 2, 3, 4), (1, 2, 3, 8), (1, 4)]
+    speeds = [MeasuredSpeeds.by_size(one, 8) for one in rates]
+    jobs = [
+        candidate(
+            f"job-{n}", minimum=of[0], sizes=of, limit=of[-1], profiled=2 - n % 2, service=1.0 * (not n), speeds=speed
+        )
+        for n, (of, speed) in enumerate(zip(sizes, speeds, strict=True))
+    ]
+    found = divide(jobs, 20, {}, fill=True)
+    assert divide(jobs, 20, found, fill=True) == found
+
+
 @settings(max_examples=100, deadline=None)
 @given(candidates(), st.integers(0, 24))
 def test_nobody_gets_less_than_its_floor(jobs: list[Candidate], more: int) -> None:

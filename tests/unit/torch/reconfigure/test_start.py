@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.membership.reconcile import RankStatus, compare_starts
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import BATCH, FEATURES, SEED, X, Y, batches
+from tests.support.trainings import BATCH, SEED, X, Y, batches, linear
 
 STEPS = len(batches(0))
 Row = tuple[int, int, int, int, float, float]
@@ -19,7 +18,7 @@ Row = tuple[int, int, int, int, float, float]
 
 def trained(group: ThreadGroup, start: tuple[int, int] | None) -> list[Row]:
     job = thread_job(group, BATCH, BATCH)
-    model = nn.Linear(FEATURES, 3).double()
+    model = linear()
     model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
     if start is not None:

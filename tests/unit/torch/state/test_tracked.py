@@ -14,7 +14,7 @@ from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.state.tracked import Tracked
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import FEATURES, SAMPLES, X, Y
+from tests.support.trainings import FEATURES, SAMPLES, X, Y, linear
 
 BATCH, MICRO = 10, 2
 SIZES = (1, 2, 3, 7)  # with 7 ranks of 10 samples in micro-batches of two; a rank without a share comes with 12
@@ -90,7 +90,7 @@ def assert_close(mine: list[Any], wanted: list[Any], precision: float) -> None:
 @pytest.mark.parametrize("world_size", SIZES)
 @pytest.mark.parametrize(("weights", "metrics"), [(torch.float64,) * 2, (torch.float32, torch.float64)])
 def test_metrics_are_those_of_one_process(world_size: int, weights: torch.dtype, metrics: torch.dtype) -> None:
-    models = [nn.Linear(FEATURES, 1).to(weights) for _ in range(world_size)]
+    models = [linear(1, weights) for _ in range(world_size)]
 
     def body(group: ThreadGroup) -> list[Any]:
         return train(thread_job(group, BATCH, BATCH), models[group.rank], Metrics(metrics))
@@ -100,7 +100,7 @@ def test_metrics_are_those_of_one_process(world_size: int, weights: torch.dtype,
 
 
 def test_a_rank_without_a_share_and_one_that_leaves_its_micro_batch_out_leave_no_trace() -> None:
-    models = [nn.Linear(FEATURES, 1).double() for _ in range(3)]
+    models = [linear(1) for _ in range(3)]
 
     def body(group: ThreadGroup) -> tuple[list[Any], list[Any]]:
         job = thread_job(group, 2, 1)
@@ -118,7 +118,7 @@ def test_a_rank_without_a_share_and_one_that_leaves_its_micro_batch_out_leave_no
 
 
 def test_several_reductions_of_a_step_count_each_change_once() -> None:
-    models = [nn.Linear(FEATURES, 1).double() for _ in range(2)]
+    models = [linear(1) for _ in range(2)]
 
     def body(group: ThreadGroup) -> list[float]:
         job = thread_job(group, BATCH, 3)
@@ -142,7 +142,7 @@ def test_several_reductions_of_a_step_count_each_change_once() -> None:
 
 
 def test_a_tensor_that_comes_in_a_forward_pass_counts_from_nothing() -> None:
-    models = [nn.Linear(FEATURES, 1).double() for _ in range(2)]
+    models = [linear(1) for _ in range(2)]
 
     def body(group: ThreadGroup) -> list[Any]:
         job = thread_job(group, BATCH, MICRO)
@@ -160,7 +160,7 @@ def test_a_tensor_that_comes_in_a_forward_pass_counts_from_nothing() -> None:
 
 
 def test_no_number_spreads_as_the_largest() -> None:
-    models = [nn.Linear(FEATURES, 1) for _ in range(2)]
+    models = [linear(1, torch.float32) for _ in range(2)]
 
     def body(group: ThreadGroup) -> float:
         job = thread_job(group, 2, 1)
@@ -195,7 +195,7 @@ def test_what_can_not_be_tracked_is_refused(tensors: Any, op: str, kind: type[Ex
 def test_tensors_are_tracked_from_a_loop_on_and_keep_their_shape() -> None:
     def grows(group: ThreadGroup) -> None:
         job = thread_job(group, BATCH, BATCH)
-        model = nn.Linear(FEATURES, 1).double()
+        model = linear(1)
         model, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
         kept = [torch.zeros(1)]
         job.track(lambda: kept, op="sum")

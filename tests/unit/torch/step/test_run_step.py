@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.support.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches
+from tests.support.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches, linear
 
 STEPS = len(batches(0))
 Prepared = tuple[nn.Module, torch.optim.Optimizer, ElasticLoader]
@@ -26,7 +26,7 @@ def build() -> nn.Module:
 
 
 def prepared(job: Job, model: nn.Module | None = None) -> Prepared:
-    model = nn.Linear(FEATURES, 3).double() if model is None else model
+    model = linear() if model is None else model
     model, optimizer = job.prepare(model, torch.optim.Adam(model.parameters(), lr=0.05))
     return model, optimizer, job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
 
