@@ -30,10 +30,10 @@ def check(callbacks: Iterable[Any]) -> list[Any]:
     """
     taken = []
     for callback in callbacks:
-        name = type(callback).__name__
-        if name in REFUSED:
+        names = [kind.__name__ for kind in type(callback).__mro__]
+        for name in REFUSED.keys() & names:
             raise TypeError(f"fit takes no {name}: {REFUSED[name]}")
-        taken.append(on_main(callback) if name in WRITERS else callback)
+        taken.append(on_main(callback) if set(WRITERS).intersection(names) else callback)
     return taken
 
 
@@ -49,10 +49,15 @@ def on_main(callback: Any) -> Any:
 
 
 class OnMain(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
-    """Calls another callback on rank 0 alone."""
+    """Calls another callback on rank 0 alone.
+
+    Attributes:
+        first_epoch: The number of the first epoch of `fit`.
+    """
 
     def __init__(self, callback: Any) -> None:
         super().__init__()
+        self.first_epoch = 0
         self._callback = callback
         self._begun = False
 
@@ -77,9 +82,12 @@ class OnMain(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no typ
             return
         if not self._begun:
             self._begun = True
-            if isinstance(self._callback, keras.callbacks.CSVLogger) and job.step > 0:
+            late = hook != "on_epoch_begin" or job.epoch > 0  # another process was rank 0 before
+            if isinstance(self._callback, keras.callbacks.CSVLogger) and late:
                 self._callback.append = True
             self._callback.on_train_begin()
+            if hook != "on_epoch_begin":
+                self._callback.on_epoch_begin(job.epoch + self.first_epoch)
         getattr(self._callback, hook)(*arguments)
 
 
@@ -96,14 +104,19 @@ for _hook in HOOKS:
 
 
 class CallbackState:
-    """What a callback remembers in plain values, for joiners and checkpoints."""
+    """What a callback remembers in plain values, for joiners and checkpoints; not the arrays that it was made with."""
 
     def __init__(self, callback: Any) -> None:
         self._callback = callback
+        self._made_with = {name: value for name, value in vars(callback).items() if isinstance(value, np.ndarray)}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns its plain attributes."""
-        kept = {name: value for name, value in vars(self._callback).items() if name != "_params" and _is_plain(value)}
+        kept = {
+            name: value
+            for name, value in vars(self._callback).items()
+            if name != "_params" and _is_plain(value) and value is not self._made_with.get(name, ...)
+        }
         operator = getattr(self._callback, "monitor_op", None) is not None
         return {"monitors": operator, "attributes": kept}
 

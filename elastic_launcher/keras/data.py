@@ -80,10 +80,16 @@ def _of_loader(loader: DataLoader[Any]) -> Data:
             f"the DataLoader's {type(dataset).__name__} can only be read forward: each rank needs samples of its own, "
             "at any number of ranks; give a map-style data set"
         )
-    if not isinstance(sampler, (SequentialSampler, RandomSampler)) or getattr(sampler, "replacement", False):
+    usual = isinstance(sampler, SequentialSampler) or (
+        isinstance(sampler, RandomSampler)
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )
+    if not usual or loader.batch_size is None:
+        odd = sampler if loader.batch_size is not None else loader.batch_sampler
         raise TypeError(
-            f"the DataLoader has a {type(sampler).__name__}; the job decides which samples come when: leave sampler= "
-            "out, and say shuffle=True or False"
+            f"the DataLoader has a {type(odd).__name__}; the job decides which samples come when: leave sampler= and "
+            "batch_sampler= out, and say shuffle=True or False"
         )
     options: dict[str, Any] = {"drop_last": loader.drop_last, "num_workers": loader.num_workers}
     options |= {"collate_fn": loader.collate_fn, "pin_memory": loader.pin_memory, "timeout": loader.timeout}

@@ -18,9 +18,10 @@ from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
 from elastic_launcher.keras.denominators import Denominator
+from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
-from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds
+from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rate
 from elastic_launcher.torch import Job
 
 _numbers: Iterator[int] = count()  # of calls of fit, and of optimizers: the same on all ranks
@@ -75,6 +76,7 @@ def fit(
         TypeError: For data that can only be read forward, and callbacks that do what the job does.
     """
     job = current()
+    write_on_rank_0(model)
     _check(model, job, batch_size, steps_per_epoch, validation_steps)
     parts, held_out = (x, y, sample_weight), validation_data
     if validation_split and validation_data is None:
@@ -98,18 +100,17 @@ def evaluate(
     callbacks: Sequence[Any] | None = None,
     return_dict: bool = False,
 ) -> Any:
-    """Returns a compiled model's loss and metrics over data that the ranks share; the arguments are those of Keras.
+    """Returns a compiled model's loss and metrics over data that the ranks share, as `keras.Model.evaluate` does.
+
+    ``batch_size`` and ``verbose`` are not used: ranks evaluate with micro-batches, and print nothing.
 
     Raises:
-        ValueError: For ``steps``, and a ``batch_size``: ranks evaluate with micro-batches.
+        ValueError: For ``steps``.
         TypeError: For data that can only be read forward.
     """
     job = current()
-    for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if value is not None:
-            raise ValueError(
-                f"evaluate takes no {name}=: the ranks share all of the data, in micro-batches; leave it out"
-            )
+    if steps is not None:
+        raise ValueError("evaluate takes no steps=: the ranks share all of the data; leave it out")
     data = data_of.read(x, y, sample_weight, None, False, job.global_batch_size)
     _build(model, data)
     listening = keras.callbacks.CallbackList(check(callbacks or ()), model=model)
@@ -156,7 +157,12 @@ def _build(model: Any, data: data_of.Data) -> None:
     collate = data.options.get("collate_fn") or torch.utils.data.default_collate
     indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]
     batch = collate([data.dataset[index] for index in indices])
-    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(tuple(batch)))
+    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(_parts(batch)))
+
+
+def _parts(batch: Any) -> tuple[Any, ...]:
+    """Returns a batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``."""
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
 
 
 def _evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
@@ -167,16 +173,19 @@ def _evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
         model.test_step(batch)
         return {str(n): variable.value.detach().clone() for n, variable in enumerate(model.metrics_variables)}
 
-    training = model.training
+    training, before = model.training, [variable.value.detach().clone() for variable in model.metrics_variables]
     model.eval()
     found = job.evaluate(sums, loader)
     model.train(training)
     for number, variable in enumerate(model.metrics_variables):
         variable.assign(found[str(number)])
-    return _numbers_of(model.get_metrics_result())
+    logs = _plain(model.get_metrics_result())
+    for variable, value in zip(model.metrics_variables, before, strict=True):
+        variable.assign(value)
+    return logs
 
 
-def _numbers_of(logs: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(logs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in logs.items()}
 
 
@@ -198,8 +207,16 @@ class Training:
         self._name = f"keras.fit{next(_numbers)}"
         job.register(f"{self._name}.loss", self._metrics)
         self._callbacks: Any = None
-        self._begun = -1  # the last epoch that this process has begun
-        self._step = -1  # the last step
+        self._begun = -1  # the last step that callbacks know of
+        job.register(f"{self._name}.begun", self)
+
+    def state_dict(self) -> dict[str, int]:
+        """Returns which step callbacks know of."""
+        return {"begun": self._begun}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Takes what `state_dict` has returned."""
+        self._begun = state["begun"]
 
     def run(self, callbacks: list[Any], first: int, epochs: int, verbose: str | int) -> Any:
         """Trains from an epoch up to another one; returns the history."""
@@ -214,63 +231,71 @@ class Training:
             verbose=verbose,
         )
         for number, callback in enumerate(listening.callbacks):
-            if not isinstance(callback, OnMain):
+            if isinstance(callback, OnMain):
+                callback.first_epoch = first
+            else:
                 job.register(f"{self._name}.callback{number}", CallbackState(callback))
         model.stop_training = False
         logs: dict[str, Any] = {}
         listening.on_train_begin()
         with self._hooks:
             model.make_train_function()
-            for number in job.epochs(max(0, epochs - first)):
-                epoch = number + first
-                self._train(epoch)
+            for _ in job.epochs(max(0, epochs - first)):
+                self._train(first)
                 if job.over:
                     break
-                logs = _numbers_of(model.get_metrics_result())
+                if job.rank is None:
+                    continue  # the others have done this epoch
+                epoch = job.epoch + first
+                logs = _plain(model.get_metrics_result())
                 if self._validation is not None and model._should_eval(epoch, self._validation_freq):
                     listening.on_test_begin()
                     found = _evaluated(model, job, self._validation)
                     listening.on_test_end(found)
                     logs |= {f"val_{name}": value for name, value in found.items()}
-                if self._step >= 0:
-                    listening.on_epoch_end(epoch, logs)
+                listening.on_epoch_end(epoch, logs)
                 if model.stop_training:
                     break
         model.optimizer.finalize_variable_values(model.trainable_variables)
         listening.on_train_end(logs)
         return model.history
 
-    def _train(self, epoch: int) -> None:
-        """Does what is left of an epoch's steps."""
-        job, model = self._job, self._model
-        self._step = -1
+    def _train(self, first: int) -> None:
+        """Does what is left of an epoch's steps; ``first`` is the number of the first epoch."""
+        job, model, steps = self._job, self._model, self._loader.steps_per_epoch
         model.train()
         self._metrics.begin_epoch()
         if job.rank is not None:
-            self._begin(epoch)  # between two steps: a process that joins receives what it has changed
-        while job.run_step(self._loader, lambda batch: self._micro_batch(epoch, batch)):
+            self._begin_step(first)
+        while job.run_step(self._loader, lambda batch: self._micro_batch(first, batch)):
             self._prepared.optimizer.step()
+            if job.step_in_epoch == steps:
+                job.reduce(0.0)  # nobody goes on to the next epoch while another one may have to take this step over
             self._metrics.end_step()
-            self._callbacks.on_train_batch_end(self._step, model.get_metrics_result())
+            self._callbacks.on_train_batch_end(job.step_in_epoch - 1, model.get_metrics_result())
             if model.stop_training:
                 break
+            if job.step_in_epoch < steps:
+                self._begin_step(first)
 
-    def _begin(self, epoch: int) -> None:
-        if self._begun != epoch:
-            self._begun = epoch
-            self._callbacks.on_epoch_begin(epoch)
+    def _begin_step(self, first: int) -> None:
+        """Tells callbacks that a step begins, between two steps: a process that joins receives what they change."""
+        job = self._job
+        if self._begun == job.step:
+            return
+        self._begun = job.step
+        if job.step_in_epoch == 0:
+            self._callbacks.on_epoch_begin(job.epoch + first)
+        self._callbacks.on_train_batch_begin(job.step_in_epoch)
 
-    def _micro_batch(self, epoch: int, batch: Any) -> None:
+    def _micro_batch(self, first: int, batch: Any) -> None:
         job, micro = self._job, self._job.micro
         assert micro is not None
         if micro.first:
             self._seeds.begin(job.step, job.rank or 0)
-            if not micro.rehearsal and self._step != job.step_in_epoch:
-                self._step = job.step_in_epoch
-                if self._step == 0:
-                    self._begin(epoch)
-                self._callbacks.on_train_batch_begin(self._step)
-        self._model.train_function([tuple(batch)])
+            if not micro.rehearsal:
+                self._begin_step(first)  # if this process joins here, its peers' state replaces what comes of it
+        self._model.train_function([_parts(batch)])
         loss, denominator = self._hooks.take()
         job.backward(loss, weight=denominator)
 
@@ -287,9 +312,10 @@ class Hooks:
 
         def scale_loss(loss: Any) -> Any:
             scaled = scale(loss)
-            scaled.elastic_unscaled = loss
+            if scaled is not loss:
+                scaled.elastic_unscaled = loss
             given = scaled.view_as(scaled)
-            given.backward = lambda: self._keep(scaled)
+            given.backward = lambda **_: self._keep(scaled)
             return given
 
         def apply(gradients: Any, variables: Any = None) -> None:
@@ -302,6 +328,8 @@ class Hooks:
         )
 
     def _keep(self, loss: Any) -> None:
+        if self._loss is not None:
+            raise RuntimeError("train_step has called backward twice: add its losses up, and call it once")
         self._loss = loss
 
     def take(self) -> tuple[Any, float | None]:
@@ -311,12 +339,13 @@ class Hooks:
             RuntimeError: If that has called no ``backward`` of what `scale_loss` returned.
         """
         loss, self._loss = self._loss, None
+        denominator, self._denominator.value = self._denominator.value, None
         if loss is None:
             raise RuntimeError(
                 "train_step has not called self.optimizer.scale_loss(loss).backward(), which gives the job its loss; "
                 "call it as Keras' own train_step does, and self.optimizer.apply after it"
             )
-        return loss, self._denominator.value
+        return loss, denominator
 
     def __enter__(self) -> None:
         for owner, name, method in self._set:
@@ -332,11 +361,13 @@ class Prepared:
     """What the job knows of a model.
 
     Attributes:
+        job: The job.
         of: The model's optimizer.
         optimizer: The same in torch's shape.
         tracked: Ids of the metric variables that the job tracks.
     """
 
+    job: Job
     of: Any
     optimizer: OptimizerInShape
     tracked: set[int]
@@ -345,6 +376,8 @@ class Prepared:
 def prepared(model: Any, job: Job) -> Prepared:
     """Prepares a model and its optimizer for the job, once."""
     known = _prepared.get(model)
+    if known is not None and known.job is not job:
+        known = None
     if known is not None and known.of is model.optimizer:
         return known
     if not model.optimizer.built:
@@ -353,6 +386,8 @@ def prepared(model: Any, job: Job) -> Prepared:
         job.prepare(ModelVariables(model))
     in_shape = OptimizerInShape(model.optimizer, model.trainable_variables)
     job.prepare(in_shape)
-    job.register(f"keras.optimizer{next(_numbers)}", in_shape.variables)
-    _prepared[model] = found = Prepared(model.optimizer, in_shape, known.tracked if known is not None else set())
+    number = next(_numbers)
+    job.register(f"keras.optimizer{number}", in_shape.slots)
+    job.register(f"keras.rate{number}", learning_rate(model.optimizer))  # on its own: not taken over with a step
+    _prepared[model] = found = Prepared(job, model.optimizer, in_shape, known.tracked if known is not None else set())
     return found

@@ -15,7 +15,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | No
 
     Args:
         global_batch_size: Samples of each optimizer step, over all ranks.
-        max_batch_per_gpu: Most samples that fit on one GPU at a time.
+        max_batch_per_gpu: Most samples that fit on one GPU at a time, or "auto".
         seed: What all random numbers derive from.
     """
     job = init_job(global_batch_size, max_batch_per_gpu, seed=seed)

@@ -53,6 +53,7 @@ class Metrics:
         """Counts the loss of the whole step: the means of its micro-batches may have had other denominators."""
         tracker = self._model._loss_tracker
         count = float(tracker.count.value)
-        self._total += self._job.loss * (count - self._count)
-        self._count = count
+        if count != self._count:  # else nothing of the step counted
+            self._total += self._job.loss * (count - self._count)
+            self._count = count
         tracker.total.assign(self._total)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
+from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.fit import evaluate, fit
 from elastic_launcher.keras.job import current
-
-FILES = ("save", "save_weights", "export")
 
 
 def Model(model: Any) -> Any:  # noqa: N802 - the name that users of Run:AI's library know
@@ -26,14 +24,5 @@ def Model(model: Any) -> Any:  # noqa: N802 - the name that users of Run:AI's li
     current()
     for name, method in (("fit", fit), ("evaluate", evaluate)):
         object.__setattr__(model, name, functools.partial(method, model))
-    for name in FILES:
-        object.__setattr__(model, name, _on_rank_0(getattr(model, name)))
+    write_on_rank_0(model)
     return model
-
-
-def _on_rank_0(write: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(write)
-    def gated(*arguments: Any, **named: Any) -> Any:
-        return write(*arguments, **named) if current().is_main else None
-
-    return gated

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.torch import rng
@@ -20,6 +21,9 @@ class ModelVariables(nn.Module):
 
     Keras itself has statistics as parameters without gradients. The states of its random generators are left out: each
     rank has its own (see `Seeds`).
+
+    Attributes:
+        batch_statistics: A layer that takes statistics of a micro-batch, so that this needs two samples; or None.
     """
 
     def __init__(self, model: Any) -> None:
@@ -35,37 +39,41 @@ class ModelVariables(nn.Module):
                 self.register_buffer(name, variable.value)
             else:
                 self.register_parameter(name, variable.value)
+        self.batch_statistics = next((layer.name for layer in layers if _takes_statistics(layer)), None)
         known = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
         for number, (name, buffer) in enumerate(model.named_buffers()):  # of torch modules in the model
             if id(buffer) not in known:
                 self.register_buffer(f"{number}:{name}".replace(".", "_"), buffer)
 
 
-class VariablesState:
-    """The values of Keras variables, for joiners and checkpoints."""
+def _takes_statistics(layer: Any) -> bool:
+    wrapped = layer.module.modules() if isinstance(layer, keras.layers.TorchModuleWrapper) else ()
+    return isinstance(layer, keras.layers.BatchNormalization) or any(isinstance(one, _BatchNorm) for one in wrapped)
 
-    def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
-        self._variables = variables
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the live values by number."""
-        return {str(number): variable.value.data for number, variable in enumerate(self._variables())}
+class Values(nn.Module):
+    """The values of Keras variables, in the same memory, for joiners and checkpoints."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Assigns values that `state_dict` has returned."""
-        for number, variable in enumerate(self._variables()):
-            variable.assign(state[str(number)])
+    def __init__(self, variables: Iterable[Any]) -> None:
+        super().__init__()
+        for number, variable in enumerate(variables):
+            self.register_buffer(str(number), variable.value)
+
+
+def learning_rate(optimizer: Any) -> Values:
+    """Returns the learning rate, which callbacks set on each rank; nothing where it follows a schedule."""
+    return Values(one for one in optimizer.variables if one is optimizer._learning_rate)
 
 
 class OptimizerInShape(torch.optim.Optimizer):
     """A torch optimizer whose step is a Keras optimizer's `apply`, with the gradients of the global batch.
 
     Attributes:
-        variables: The Keras optimizer's state.
+        slots: The Keras optimizer's moments and counts, which a rank takes over from a peer together with a step.
     """
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        self.variables = VariablesState(lambda: optimizer.variables)
+        self.slots = Values(one for one in optimizer.variables if one is not optimizer._learning_rate)
         self._variables = list(variables)
         self._apply = optimizer.apply
         super().__init__([variable.value for variable in variables], {})

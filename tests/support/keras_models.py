@@ -132,7 +132,17 @@ def data(kind: str) -> dict[str, Any]:
             inputs = {"left": x, "right": _numbers(SAMPLES, 2, seed=7)}
             return {"x": inputs, "y": {"kind": y, "size": _numbers(SAMPLES, 1, seed=8)}}
         case _:
-            return {"x": x, "y": y, "validation_data": (_numbers(50, 6, seed=9), _classes(2)[:50])}
+            held_out = _numbers(50, 6, seed=9), _classes(2)[:50]
+            return {"x": x, "y": y, "validation_data": held_out, "validation_freq": 2}
+
+
+class Cooling(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
+    """Lowers the learning rate by a factor, before each step and after it."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) * 0.9999
+
+    on_train_batch_end = on_train_batch_begin
 
 
 def callbacks(kind: str) -> list[Any]:
@@ -142,6 +152,7 @@ def callbacks(kind: str) -> list[Any]:
     return [
         keras.callbacks.ReduceLROnPlateau("loss", factor=0.8, patience=1, min_delta=0.01),
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.99),
+        Cooling(),
     ]
 
 

@@ -88,6 +88,8 @@ def _check_parts(session: Session, model: nn.Module) -> None:
         takes = module.training or not model.training  # frozen ones take no statistics
         if isinstance(module, _BatchNorm) and takes and module not in session.norms:
             session.normalizes = session.normalizes or path or type(model).__name__
+        said = getattr(module, "batch_statistics", None)  # of a layer that is no module of torch's
+        session.normalizes = session.normalizes or said
         session.norms.add(module)  # one that is frozen or thawed later counts as it did, on all ranks
         if isinstance(module, nn.SyncBatchNorm):
             raise TypeError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.data import read, split
@@ -78,6 +78,8 @@ def test_a_py_dataset_of_global_batches_gives_their_samples() -> None:
         (lambda: samples(DataLoader(Stream())), TypeError, "only be read forward"),
         (lambda: samples(TensorDataset(torch.tensor(X))), TypeError, "torch DataLoader"),
         (lambda: samples(DataLoader(X, sampler=WeightedRandomSampler([1.0] * 10, 10))), TypeError, "sampler="),
+        (lambda: samples(DataLoader(X, batch_sampler=[[0], [1]])), TypeError, "batch_sampler="),
+        (lambda: samples(DataLoader(X, sampler=RandomSampler(X, num_samples=3))), TypeError, "RandomSampler"),
         (lambda: samples(DataLoader(X), Y), ValueError, "y can't be given"),
         (lambda: samples(InBatches(4, 3, 3)), ValueError, "batch 1 of the PyDataset has 3 samples.*global batch, 4"),
         (lambda: samples(InBatches(3, 3, 4)), ValueError, "batch 0 of the PyDataset has 3"),

@@ -160,3 +160,36 @@ def test_a_torch_module_in_the_model_has_its_statistics_averaged(job: Any) -> No
     model.compile("sgd", "mse")
     model.fit(X, np.eye(3)[Y], epochs=2, verbose=0)
     assert module.running_mean is not None and module.running_mean.abs().sum() > 0
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_micro_batches_of_one_sample_are_refused_where_a_layer_normalizes_batches(wrapped: bool) -> None:
+    normalizes = torch.nn.BatchNorm1d(6).double()
+    layer = keras.layers.TorchModuleWrapper(normalizes) if wrapped else keras.layers.BatchNormalization()
+    elastic.init(4, 1)
+    model = elastic.Model(keras.Sequential([layer, keras.layers.Dense(3)]))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"(batch_normalization|torch_module_wrapper)\S* needs two"):
+        model.fit(X, np.eye(3)[Y], verbose=0)
+
+
+def test_data_without_targets_and_an_own_loss(job: Any) -> None:
+    class Reconstructs(keras.Model):  # type: ignore[misc] # Keras has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(6)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
+            return keras.ops.mean(keras.ops.square(x - y_pred))
+
+    def trained(**options: Any) -> Any:
+        keras.utils.set_random_seed(3)
+        model = Reconstructs()
+        model.compile("sgd")
+        (elastic.Model(model) if not options else model).fit(X, epochs=2, shuffle=False, verbose=0, **options)
+        return model
+
+    same_weights(trained(), trained(batch_size=BATCH))
