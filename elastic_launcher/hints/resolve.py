@@ -247,7 +247,9 @@ def _why_nodes(nodes: int, allowed: int, entry: Entry, demand: Demand) -> str:
     rules = []
     if demand.most_nodes * process_count < allowed:
         most = f"the job has {demand.max_nodes} nodes at most"
-        rules.append(most if demand.most_nodes == demand.max_nodes else f"B is {demand.global_batch_size}")
+        rules.append(
+            most if demand.most_nodes == demand.max_nodes else f"a step has {demand.global_batch_size} samples at most"
+        )
     if entry.sizes:
         rules.append(f"sizes are {', '.join(map(str, entry.sizes))}")
     if entry.gpus_per_node > 1:

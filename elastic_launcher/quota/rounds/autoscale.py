@@ -140,7 +140,9 @@ def plan_of(world: World, projects: Projects, members: Sequence[Member], ledger:
     rule = projects.capacity.autoscale if projects.capacity is not None else None
     if rule is None:
         return None
-    promised = sum(world.rigid.values()) + sum(one.committed - one.stuck for one in ledger.accounts.values())
+    promised = sum(world.rigid.values())
+    for name, one in ledger.accounts.items():
+        promised += one.committed - (0 if name in world.fixed else one.stuck)  # what is stuck is among the rigid
     curve = speed_curve_of(world, projects, members, rule, now)
     return plan_capacity(world, promised, curve, rule, ledger.plan, now)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, replace
 
 from elastic_launcher.quota.projects import Projects
@@ -26,6 +27,7 @@ def departures(
     gpus: Mapping[str, int],
     spare: Mapping[str, int],
     before: Set[Seat],
+    stale: bool = False,
 ) -> frozenset[Seat]:
     """Returns the nodes that are to leave for a project, with those that leave already.
 
@@ -36,23 +38,27 @@ def departures(
         gpus: What each job gets without this.
         spare: What each project has over its guarantee then.
         before: Nodes that leave for other projects.
+        stale: Whether what is there is not known now: then no job is cut further.
     """
-    choice = _Choice(owner, members, gpus, spare, before)
+    choice = _Choice(owner, members, gpus, spare, before, stale)
     planned = {member.job.id: (member.project.name, gpus[member.job.id]) for member in members}
     asked: Counter[tuple[Bound, ...]] = Counter()
     for member in members:
-        if member.project.name == owner and member.fixed is None:
-            asked[member.bounds] += max(0, member.job.maximum - gpus[member.job.id])
+        has = gpus[member.job.id]
+        if member.project.name == owner and any(has < size <= has + lacks for size in member.job.sizes):
+            asked[member.bounds] += member.job.maximum - has if member.fixed is None else 0
     left: dict[str, int] = {}  # what bounds leave without departures; below 0 for what these are to leave
     for bounds, more in asked.items():
-        more = min(lacks, more)
-        for bound in bounds:
+        more, so_far = min(lacks, more), choice.copy()
+        for bound in sorted(bounds, key=lambda one: bool(one.shared)):  # first those that no node's going changes
             if bound.name not in left:
                 left[bound.name] = bound.gpus - bound.taken_by(planned)
             more = min(more, choice.make_room(bound, more - left[bound.name]) + left[bound.name])
         if more > 0:
             lacks -= more
             left |= {bound.name: left[bound.name] - more for bound in bounds}
+        else:
+            choice = so_far
     return frozenset(choice.seats)
 
 
@@ -111,14 +117,23 @@ class _Choice:
         gpus: Mapping[str, int],
         spare: Mapping[str, int],
         before: Set[Seat],
+        stale: bool,
     ) -> None:
         self.seats = set(before)
+        self._stale = stale
         others = [one for one in members if one.project.name != owner and one.fixed is None and not one.account.kept]
         self._places = {member.job.id: place for place, member in enumerate(others)}
         self._members = others
         self._gpus = gpus
         self._spare = spare
         self._sum = _Sum(_held(before), Counter())
+
+    def copy(self) -> _Choice:
+        """Returns the same choice, apart from this one."""
+        other = copy(self)
+        other.seats = set(self.seats)
+        other._sum = _Sum(self._sum.gone.copy(), self._sum.given.copy())
+        return other
 
     def make_room(self, bound: Bound, gpus: int) -> int:
         """Has nodes leave until the machines of a bound have so many GPUs more; returns how many they have."""
@@ -163,6 +178,8 @@ class _Choice:
         """Adds a node to a sum, unless its job can't, or its project need not, do without."""
         member = self._members[self._places[seat.job]]
         name, gone, has = member.project.name, total.gone[seat.job], self._gpus[seat.job]
+        if self._stale and gone + seat.gpus > member.account.committed - member.account.allowed:
+            return False
         left = _left(member, gone + seat.gpus)
         less = max(0, has - left) - (max(0, has - _left(member, gone)) if gone else 0)
         if left < max(member.floor, member.keeps) or (less and total.given[name] + less > self._spare.get(name, 0)):

@@ -202,7 +202,7 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
         if job.reported_at >= known.reported_at:
             known = replace(known, held=job.held, reported_at=job.reported_at, outstanding=_outstanding(known, job))
         if job.finished:
-            known = replace(known, allowed=0, outstanding=0, reason=ENDED, note="")
+            known = replace(known, allowed=0, awaited=0, outstanding=0, reason=ENDED, note="")
         if known.committed <= known.allowed and (known.reclaim_by is not None or known.overdue):
             known = replace(known, reclaim_by=None, overdue=0)
         elif known.is_late(patience):

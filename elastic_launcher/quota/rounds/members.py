@@ -152,8 +152,8 @@ def loosened(
         if any(bound in moved for bound in member.bounds):
             own = tuple(moved.get(bound, bound) for bound in member.bounds)
             sizes, most = _sizes(member.job, member.project, projects, own), max(member.sizes, default=0)
-            bound = member.fixed is not None or member.ceiling != most  # by more than what is loosened
-            ceiling = member.ceiling if bound else max(sizes, default=0)
+            waits = member.fixed is not None or member.ceiling != most  # and not only for what is loosened
+            ceiling = member.ceiling if waits else max(sizes, default=0)
             member = replace(member, bounds=own, sizes=sizes, ceiling=ceiling)
         found.append(member)
     return replace(world, bounds=tuple(moved.get(bound, bound) for bound in world.bounds)), found

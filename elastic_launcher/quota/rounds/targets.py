@@ -87,21 +87,26 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
         for name, least in entitled.items()
     }
-    for name in [name for name, least in sorted(wanted.items()) if best.room.own(name) < least][:OWNERS]:
+    short = [name for name, least in sorted(wanted.items()) if best.room.own(name) < least]
+    served = failed = 0
+    for name in short:
+        if OWNERS in (served, failed):
+            break
         spare = {other: best.room.own(other) - least for other, least in wanted.items()}
-        seats = departures(name, wanted[name] - best.room.own(name), members, gpus, spare, leaving)
+        seats = departures(name, wanted[name] - best.room.own(name), members, gpus, spare, leaving, world.stale)
         if seats == leaving:
             continue
         more = {(bound.name, name): bound.gained(seats) - bound.gained(leaving) for bound in world.bounds}
         counted = {**portions, **{key: portions.get(key, 0) + count for key, count in more.items() if count}}
-        for those in (members,) if chosen is members else (members, chosen):
+        before = leaving
+        for those, due in ((members, frozenset[str]()), (chosen, owed))[: 1 + (chosen is not members)]:
             emptied, shrunk = without(world, projects, those, seats)
             other = _Plan(emptied, projects, shrunk, counted, now)
             made = other.made(shares)
             if _lacking(other, wanted) < _lacking(best, wanted):
-                best, gpus, leaving, portions, chosen = other, made, seats, counted, those
+                best, gpus, leaving, portions, chosen, owed = other, made, seats, counted, those, due
                 entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.room.own(name)))}
-                owed = frozenset() if chosen is members else owed
+        served, failed = (served + 1, failed) if leaving != before else (served, failed + 1)
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed, leaving)
 
 

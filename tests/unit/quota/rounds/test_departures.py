@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.quota.projects import Project, Projects
-from elastic_launcher.quota.rounds.round import Decision
+from elastic_launcher.quota.rounds.round import Decision, decide
 from tests.support.quota_machines import PROJECTS, Played, machine, other, placed, pool, rested, service
 
 A, B, ANY = machine("m0", 4, "a"), machine("m1", 4, "b"), machine("m2", 4)
@@ -139,6 +140,32 @@ def test_a_borrower_stays_where_the_owner_has_what_is_guaranteed_to_it(guarantee
     jobs = (service("gpt", "rest"), "m0 m0 m1 m1 m1 m1"), (service("bert", "nlp", 4, pool("a")), "m0 m0")
     decision = placed(jobs, A, B, projects=projects).round()[1]
     assert (told(decision), decision.changes) == ({"bert": (2, ()), "gpt": (6, ())}, ())
+
+
+def test_nobody_leaves_where_what_is_there_is_not_known_now() -> None:
+    played = placed([(service("gpt", "rest"), "m0 m0 m0 m0"), (service("bert", "nlp", 4, pool("a")), "")], A, B)
+    world = replace(played.world(), stale=True)
+    assert told(decide(world, played.projects, played.ledger, played.now)) == {"bert": (0, ()), "gpt": (4, ())}
+    _, first = played.round()
+    assert told(first)["gpt"] == (0, (1, 2, 3, 4))
+    world, played.now = replace(played.world(), stale=True), played.now + 1.0
+    again = decide(world, played.projects, played.ledger, played.now)
+    assert (told(again)["gpt"], again.changes) == ((0, (1, 2, 3, 4)), ()), "who is leaving goes on"
+
+
+def test_owners_that_can_use_no_gpu_more_keep_none_from_those_that_can() -> None:
+    names = [*(f"a{n}" for n in range(9)), "z"]
+    owners = [Project(name, guaranteed=3, patterns=({"namespace": name},)) for name in names]
+    projects = Projects((*owners, Project("rest", patterns=({"namespace": "rest"},))))
+    jobs, machines = [], []
+    for name in names:
+        sizes = (1, 2) if name == "z" else (2, 4)
+        job = service(f"of-{name}", name, sizes[-1], pool(name), minimum=sizes[0], sizes=sizes, maximum=sizes[-1])
+        on = f"m-{name}"
+        jobs += [(job, "" if name == "z" else f"{on} {on}"), (service(f"by-{name}", "rest", 2), f"{on} {on}")]
+        machines.append(machine(on, 2 if name == "z" else 4, name))
+    decision = placed(jobs, *machines, projects=projects).round()[1]
+    assert {name: one for name, one in told(decision).items() if one[1]} == {"by-z": (0, (1, 2))}
 
 
 def submit(played: Played, name: str, random: Random) -> None:
