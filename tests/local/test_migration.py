@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipelines.migration.__main__ import ADAPTIVE, ELASTIC, HERE, KERAS
-from tests.support.launches import launched
+from tests.support.launches import Launcher, launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow
 
@@ -87,17 +87,23 @@ def test_a_script_and_what_it_becomes_train_the_same_model(
         assert torch.allclose(elastic[name], parameter, rtol=1e-9, atol=1e-9), name
 
 
-def test_the_script_whose_batch_adapts_learns_while_a_node_joins(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
+def joined_by_a_node(folder: Path, script: Path) -> Launcher:
+    """Runs a script on one node, and on two from its step 20 on; returns the launcher at its end."""
+    hints = folder / "hints.json"
     allow(hints, 1)
-    arguments = ["--nodes", "1:2", "--hints", hints, "--", HELD, ADAPTIVE, "20"]
-    with launched(*arguments, cwd=tmp_path, environment=ONE_THREAD) as job:
+    arguments = ["--nodes", "1:2", "--hints", hints, "--", HELD, script, "20"]
+    with launched(*arguments, cwd=folder, environment=ONE_THREAD) as job:
         job.events.wait("generation_formed", timeout=LONG)
         allow(hints, 2)
         job.events.wait("node_warm", lambda event: event["node"] == 2, LONG)
-        (tmp_path / "go-20").touch()
+        (folder / "go-20").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert [event["world_size"] for event in job.events.of("generation_formed")] == [1, 2]
+    return job
+
+
+def test_the_script_whose_batch_adapts_learns_while_a_node_joins(tmp_path: Path) -> None:
+    job = joined_by_a_node(tmp_path, ADAPTIVE)
     said = re.findall(r"epoch (\d+): accuracy ([\d.]+)", job.stdout + job.stderr)
     assert [int(epoch) for epoch, _ in said] == list(range(len(said))) and len(said) >= 30
     assert float(said[-1][1]) > 0.9
@@ -106,16 +112,7 @@ def test_the_script_whose_batch_adapts_learns_while_a_node_joins(tmp_path: Path)
 
 @pytest.mark.thorough
 def test_the_script_for_keras_learns_while_a_node_joins(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 1)
-    arguments = ["--nodes", "1:2", "--hints", hints, "--", HELD, KERAS, "20"]
-    with launched(*arguments, cwd=tmp_path, environment=ONE_THREAD) as job:
-        job.events.wait("generation_formed", timeout=LONG)
-        allow(hints, 2)
-        job.events.wait("node_warm", lambda event: event["node"] == 2, LONG)
-        (tmp_path / "go-20").touch()
-        assert job.wait(LONG) == 0, job.stderr
-    assert [event["world_size"] for event in job.events.of("generation_formed")] == [1, 2]
+    job = joined_by_a_node(tmp_path, KERAS)
     assert job.events.of("job_finished")[0]["steps"] == 180
     assert float(re.findall(r"accuracy: ([\d.]+)", job.stdout)[-1]) > 0.95
     assert (tmp_path / "digits.keras").exists()
