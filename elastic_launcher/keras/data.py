@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from elastic_launcher.keras.backend import keras
 
+FORWARD = "which can only be read forward: each rank needs samples of its own, at any number of ranks"
 WAYS = "give arrays, or a torch DataLoader of a map-style data set"
 
 
@@ -56,10 +57,7 @@ def read(
             raise ValueError("a PyDataset makes whole batches, so its samples stay in its order: pass shuffle=False")
         return Data(Batches(x, batch), False)
     if isinstance(x, IterableDataset) or callable(getattr(x, "__next__", None)):
-        raise TypeError(
-            f"fit got a {type(x).__name__}, which can only be read forward: each rank needs samples of its own, at any "
-            f"number of ranks; {WAYS}"
-        )
+        raise TypeError(f"fit got a {type(x).__name__}, {FORWARD}; {WAYS}")
     if type(x).__module__.split(".")[0] in ("tensorflow", "grain", "jax"):
         raise TypeError(f"fit got a {type(x).__name__} of {type(x).__module__}; {WAYS}")
     if isinstance(x, Dataset):
@@ -76,10 +74,7 @@ def _refuse_more(what: str, **more: Any) -> None:
 def _of_loader(loader: DataLoader[Any]) -> Data:
     dataset, sampler = loader.dataset, loader.sampler
     if isinstance(dataset, IterableDataset):
-        raise TypeError(
-            f"the DataLoader's {type(dataset).__name__} can only be read forward: each rank needs samples of its own, "
-            "at any number of ranks; give a map-style data set"
-        )
+        raise TypeError(f"the DataLoader has a {type(dataset).__name__}, {FORWARD}; give a map-style data set")
     usual = isinstance(sampler, SequentialSampler) or (
         isinstance(sampler, RandomSampler)
         and not sampler.replacement
@@ -175,8 +170,7 @@ class Batches(Dataset[Any]):
     def _batch(self, number: int) -> tuple[Any, ...]:
         if self._made[0] != number:
             batch = self._batches[number]
-            parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-            made = tuple(keras.tree.map_structure(_tensor, part) for part in parts)
+            made = tuple(keras.tree.map_structure(_tensor, part) for part in parts_of(batch))
             if _length(made) > self._size or (number != self._last and _length(made) < self._size):
                 raise ValueError(
                     f"batch {number} of the PyDataset has {_length(made)} samples; each but the last must have as many "
@@ -184,6 +178,11 @@ class Batches(Dataset[Any]):
                 )
             self._made = number, made
         return self._made[1]  # type: ignore[no-any-return]
+
+
+def parts_of(batch: Any) -> tuple[Any, ...]:
+    """Returns a batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``."""
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
 
 
 def _length(batch: tuple[Any, ...]) -> int:

@@ -6,7 +6,7 @@ two hooks: the job takes its loss, and steps the optimizer once the gradient of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -17,8 +17,8 @@ import torch
 from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
-from elastic_launcher.keras.denominators import Denominator
 from elastic_launcher.keras.files import write_on_rank_0
+from elastic_launcher.keras.hooks import Hooks
 from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
 from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rate
@@ -85,8 +85,9 @@ def fit(
     validation = _held_out(held_out, job)
     loader = job.dataloader(data.dataset, shuffle=data.shuffle, **data.options)
     _build(model, data)
-    training = Training(model, job, loader, None if validation is None else _loader(job, validation), validation_freq)
-    return training.run(check(callbacks or ()), initial_epoch, epochs, 2 if verbose == "auto" else verbose)
+    shared = None if validation is None else _loader(job, validation)
+    training = Training(model, job, loader, shared, validation_freq, initial_epoch)
+    return training.run(check(callbacks or ()), epochs, 2 if verbose == "auto" else verbose)
 
 
 def evaluate(
@@ -143,8 +144,7 @@ def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, v
 def _held_out(held_out: Any, job: Job) -> data_of.Data | None:
     if held_out is None:
         return None
-    parts = tuple(held_out) if isinstance(held_out, (tuple, list)) else (held_out,)
-    x, y, weights = (*parts, None, None)[:3]
+    x, y, weights = (*data_of.parts_of(held_out), None, None)[:3]
     return data_of.read(x, y, weights, None, False, job.global_batch_size)
 
 
@@ -157,12 +157,7 @@ def _build(model: Any, data: data_of.Data) -> None:
     collate = data.options.get("collate_fn") or torch.utils.data.default_collate
     indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]
     batch = collate([data.dataset[index] for index in indices])
-    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(_parts(batch)))
-
-
-def _parts(batch: Any) -> tuple[Any, ...]:
-    """Returns a batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``."""
-    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(data_of.parts_of(batch)))
 
 
 def _evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
@@ -193,13 +188,14 @@ class Training:
     """One call of `fit`."""
 
     def __init__(
-        self, model: Any, job: Job, loader: Any, validation: Any, validation_freq: int | Sequence[int]
+        self, model: Any, job: Job, loader: Any, validation: Any, validation_freq: int | Sequence[int], first: int
     ) -> None:
         self._model = model
         self._job = job
         self._loader = loader
         self._validation = validation
         self._validation_freq = validation_freq
+        self._first = first  # epoch
         self._seeds = Seeds(model)
         self._prepared = prepared(model, job)
         self._metrics = Metrics(model, job, self._prepared.tracked)
@@ -218,8 +214,8 @@ class Training:
         """Takes what `state_dict` has returned."""
         self._begun = state["begun"]
 
-    def run(self, callbacks: list[Any], first: int, epochs: int, verbose: str | int) -> Any:
-        """Trains from an epoch up to another one; returns the history."""
+    def run(self, callbacks: list[Any], epochs: int, verbose: str | int) -> Any:
+        """Trains up to an epoch; returns the history."""
         model, job = self._model, self._job
         printing = [OnMain(keras.callbacks.ProgbarLogger())] if verbose else []
         self._callbacks = listening = keras.callbacks.CallbackList(
@@ -232,7 +228,7 @@ class Training:
         )
         for number, callback in enumerate(listening.callbacks):
             if isinstance(callback, OnMain):
-                callback.first_epoch = first
+                callback.first_epoch = self._first
             else:
                 job.register(f"{self._name}.callback{number}", CallbackState(callback))
         model.stop_training = False
@@ -240,13 +236,13 @@ class Training:
         listening.on_train_begin()
         with self._hooks:
             model.make_train_function()
-            for _ in job.epochs(max(0, epochs - first)):
-                self._train(first)
+            for _ in job.epochs(max(0, epochs - self._first)):
+                self._train()
                 if job.over:
                     break
                 if job.rank is None:
                     continue  # the others have done this epoch
-                epoch = job.epoch + first
+                epoch = job.epoch + self._first
                 logs = _plain(model.get_metrics_result())
                 if self._validation is not None and model._should_eval(epoch, self._validation_freq):
                     listening.on_test_begin()
@@ -260,14 +256,14 @@ class Training:
         listening.on_train_end(logs)
         return model.history
 
-    def _train(self, first: int) -> None:
-        """Does what is left of an epoch's steps; ``first`` is the number of the first epoch."""
+    def _train(self) -> None:
+        """Does what is left of an epoch's steps."""
         job, model, steps = self._job, self._model, self._loader.steps_per_epoch
         model.train()
         self._metrics.begin_epoch()
         if job.rank is not None:
-            self._begin_step(first)
-        while job.run_step(self._loader, lambda batch: self._micro_batch(first, batch)):
+            self._begin_step()
+        while job.run_step(self._loader, self._micro_batch):
             self._prepared.optimizer.step()
             if job.step_in_epoch == steps:
                 job.reduce(0.0)  # nobody goes on to the next epoch while another one may have to take this step over
@@ -276,84 +272,28 @@ class Training:
             if model.stop_training:
                 break
             if job.step_in_epoch < steps:
-                self._begin_step(first)
+                self._begin_step()
 
-    def _begin_step(self, first: int) -> None:
+    def _begin_step(self) -> None:
         """Tells callbacks that a step begins, between two steps: a process that joins receives what they change."""
         job = self._job
         if self._begun == job.step:
             return
         self._begun = job.step
         if job.step_in_epoch == 0:
-            self._callbacks.on_epoch_begin(job.epoch + first)
+            self._callbacks.on_epoch_begin(job.epoch + self._first)
         self._callbacks.on_train_batch_begin(job.step_in_epoch)
 
-    def _micro_batch(self, first: int, batch: Any) -> None:
+    def _micro_batch(self, batch: Any) -> None:
         job, micro = self._job, self._job.micro
         assert micro is not None
         if micro.first:
             self._seeds.begin(job.step, job.rank or 0)
             if not micro.rehearsal:
-                self._begin_step(first)  # if this process joins here, its peers' state replaces what comes of it
-        self._model.train_function([_parts(batch)])
+                self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
+        self._model.train_function([data_of.parts_of(batch)])
         loss, denominator = self._hooks.take()
         job.backward(loss, weight=denominator)
-
-
-class Hooks:
-    """Keeps the loss of a model's own `train_step`, whose optimizer does not act: the job does both."""
-
-    def __init__(self, model: Any) -> None:
-        optimizer = model.optimizer
-        denominator = Denominator(model)
-        scale: Callable[[Any], Any] = optimizer.scale_loss
-        self._denominator = denominator
-        self._loss: Any = None
-
-        def scale_loss(loss: Any) -> Any:
-            scaled = scale(loss)
-            if scaled is not loss:
-                scaled.elastic_unscaled = loss
-            given = scaled.view_as(scaled)
-            given.backward = lambda **_: self._keep(scaled)
-            return given
-
-        def apply(gradients: Any, variables: Any = None) -> None:
-            pass
-
-        self._set = (
-            (model, "compute_loss", denominator.compute_loss),
-            (optimizer, "scale_loss", scale_loss),
-            (optimizer, "apply", apply),
-        )
-
-    def _keep(self, loss: Any) -> None:
-        if self._loss is not None:
-            raise RuntimeError("train_step has called backward twice: add its losses up, and call it once")
-        self._loss = loss
-
-    def take(self) -> tuple[Any, float | None]:
-        """Returns the loss of the last `train_step`, and what it was divided by.
-
-        Raises:
-            RuntimeError: If that has called no ``backward`` of what `scale_loss` returned.
-        """
-        loss, self._loss = self._loss, None
-        denominator, self._denominator.value = self._denominator.value, None
-        if loss is None:
-            raise RuntimeError(
-                "train_step has not called self.optimizer.scale_loss(loss).backward(), which gives the job its loss; "
-                "call it as Keras' own train_step does, and self.optimizer.apply after it"
-            )
-        return loss, denominator
-
-    def __enter__(self) -> None:
-        for owner, name, method in self._set:
-            object.__setattr__(owner, name, method)
-
-    def __exit__(self, *error: object) -> None:
-        for owner, name, _ in self._set:
-            object.__delattr__(owner, name)
 
 
 @dataclass

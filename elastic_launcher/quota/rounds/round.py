@@ -284,7 +284,7 @@ def _with_reasons(ledger: Ledger, grants: Sequence[Grant], targets: Targets, sin
     """Returns the ledger with why each job waits that has nothing, and with notes: people read it there.
 
     The reason of a pause after that time stays. Jobs that wait for GPUs have their targets there, so that the next
-    round does not divide anew what this one has divided.
+    round does not divide again what this one has divided.
     """
     accounts = dict(ledger.accounts)
     for grant in grants:

@@ -1,9 +1,9 @@
 """Decides how many GPUs each job should have once every change has taken place.
 
 Invariants: the targets and the pods that are not elastic fit into the capacity, and into the limit of each project and
-of each project above it; the targets of the jobs of a bound fit into that once the nodes have left which are to leave;
-a job's target is 0 or one of its sizes; the
-targets depend on the world, the documents and the ledger alone, and not on the order of the jobs.
+of each project above it; the targets of the jobs of a bound fit into that once the nodes that are to leave have left; a
+job's target is 0 or one of its sizes; the targets depend on the world, the documents and the ledger alone, and not on
+the order of the jobs.
 """
 
 from __future__ import annotations
@@ -64,50 +64,51 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
         for name, asked in demands_of(world.rigid, members, portions).items()
     }
-    best = _Plan(world, projects, members, portions, now)
-    gpus = best.made(shares)
-    made, owed = gpus, frozenset[str]()
-    cost = _lacking(best, entitled), 0
-    chosen: Sequence[Member] = members
-    tried = chosen, owed
+
+    def attempt(around: World, jobs: Sequence[Member], counted: Portions, owed: frozenset[str]) -> _Attempt:
+        plan = _Plan(around, projects, jobs, counted, now)
+        return _Attempt(plan, plan.made(shares), jobs, counted, owed)
+
+    best = last = attempt(world, members, portions, frozenset())
+    cost = _lacking(best.plan, entitled), 0
+    tried = best.members, best.owed
     for _ in range(LIFTS):
-        lacking = owed | {name for name, least in entitled.items() if best.room.own(name) < least}
-        lifted = _lifted(world, members, entitled, made) if any(cost) or owed else tried[0]
+        lacking = best.owed | best.short(entitled)
+        lifted = _lifted(world, members, entitled, last.gpus) if any(cost) or best.owed else tried[0]
         if (lifted, lacking) == tried:
             break
         tried = lifted, lacking
         counted = portions_of(world.bounds, world.rigid, projects, members, shares, lacking)
-        other = _Plan(world, projects, lifted, counted, now)
-        made = other.made(shares)
-        found = _lacking(other, entitled), _needless(other, members, entitled, made)
-        if found < cost or (owed and found == cost):  # then of equal ones the last: it knows best who is cut
-            best, gpus, cost, owed, chosen, portions = other, made, found, lacking, lifted, counted
-    leaving: frozenset[Seat] = frozenset()
+        last = attempt(world, lifted, counted, lacking)
+        found = _lacking(last.plan, entitled), _needless(last.plan, members, entitled, last.gpus)
+        if found < cost or (best.owed and found == cost):  # then of equal ones the last: it knows best who is cut
+            best, cost = last, found
     wanted = {  # if nobody held machines who can use others
         name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
         for name, least in entitled.items()
     }
-    short = [name for name, least in sorted(wanted.items()) if best.room.own(name) < least]
-    served = failed = 0
-    for name in short:
-        if OWNERS in (served, failed):
+    leaving: frozenset[Seat] = frozenset()
+    helped: list[bool] = []
+    for name in sorted(best.short(wanted)):
+        if OWNERS in (helped.count(True), helped.count(False)):
             break
-        spare = {other: best.room.own(other) - least for other, least in wanted.items()}
-        seats = departures(name, wanted[name] - best.room.own(name), members, gpus, spare, leaving, world.stale)
+        spare = {other: best.plan.room.own(other) - least for other, least in wanted.items()}
+        lacks = wanted[name] - best.plan.room.own(name)
+        seats = departures(name, lacks, members, best.gpus, spare, leaving, world.stale)
         if seats == leaving:
             continue
         more = {(bound.name, name): bound.gained(seats) - bound.gained(leaving) for bound in world.bounds}
-        counted = {**portions, **{key: portions.get(key, 0) + count for key, count in more.items() if count}}
-        before = leaving
-        for those, due in ((members, frozenset[str]()), (chosen, owed))[: 1 + (chosen is not members)]:
+        counted = {**best.portions, **{key: best.portions.get(key, 0) + gpus for key, gpus in more.items() if gpus}}
+        before = best
+        lifts = () if best.members is members else ((best.members, best.owed),)
+        for those, owed in ((members, frozenset[str]()), *lifts):
             emptied, shrunk = without(world, projects, those, seats)
-            other = _Plan(emptied, projects, shrunk, counted, now)
-            made = other.made(shares)
-            if _lacking(other, wanted) < _lacking(best, wanted):
-                best, gpus, leaving, portions, chosen, owed = other, made, seats, counted, those, due
-                entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.room.own(name)))}
-        served, failed = (served + 1, failed) if leaving != before else (served, failed + 1)
-    return Targets(MappingProxyType(gpus), shares, demands, entitled, owed, leaving)
+            other = replace(attempt(emptied, shrunk, counted, owed), members=those)
+            if _lacking(other.plan, wanted) < _lacking(best.plan, wanted):
+                best, leaving = other, seats
+                entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.plan.room.own(name)))}
+        helped.append(best is not before)
+    return Targets(MappingProxyType(best.gpus), shares, demands, entitled, best.owed, leaving)
 
 
 def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:
@@ -154,6 +155,29 @@ def _lifted(
 def _as_after(member: Member, gpus: int) -> Member:
     """Returns a member as the next round would see it: a job that is cut in this one has just shrunk in that one."""
     return replace(member, ceiling=gpus) if gpus < member.account.allowed else member
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Targets, and what they were made with.
+
+    Attributes:
+        plan: What was handed out.
+        gpus: By the job's id.
+        members: The jobs, with the waits that they were given.
+        portions: What each project counts on of each bound.
+        owed: Projects that get their guarantee only because jobs change again that have just changed.
+    """
+
+    plan: _Plan
+    gpus: Mapping[str, int]
+    members: Sequence[Member]
+    portions: Portions
+    owed: frozenset[str]
+
+    def short(self, least: Mapping[str, int]) -> frozenset[str]:
+        """Returns the projects that get less than that."""
+        return frozenset(name for name, gpus in least.items() if self.plan.room.own(name) < gpus)
 
 
 class _Plan:

@@ -20,7 +20,7 @@ class Micro(Protocol):
 
     @property
     def first(self) -> bool:
-        """Whether an attempt at a step begins with it on this rank; a step that is done again begins again."""
+        """Whether it is the first one of an attempt at a step on this rank; each attempt at a redone step has one."""
 
     @property
     def last(self) -> bool:

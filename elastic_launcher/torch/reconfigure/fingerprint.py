@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.adaptive.learning_rate import rule_of
+from elastic_launcher.torch.state.tensors import form
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.training_data import TrainingData
@@ -38,7 +39,7 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
         found["adaptive batch"] = f"up to {bounds.max_batch_size} samples, {micro_batches}"
     for number, model in enumerate(session.models):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            found[f"model {number}: {name}"] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+            found[f"model {number}: {name}"] = form(tensor)
     for number, optimizer in enumerate(session.state.optimizers):
         found[f"optimizer {number}"] = name = type(optimizer).__name__
         if session.autoscaling is not None:

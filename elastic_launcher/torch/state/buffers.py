@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from elastic_launcher.torch.state.registrations import registrations
-from elastic_launcher.torch.state.tensors import bit_sum, is_plain
+from elastic_launcher.torch.state.tensors import bit_sum, form, is_plain
 from elastic_launcher.torch.state.tracked import Tracked
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
@@ -187,7 +187,7 @@ class ModelBuffers:
             for slot, mine, before in zip(self._averaged + self._whole, now, then, strict=False):
                 if (mine.shape, mine.dtype) != (before.shape, before.dtype):
                     raise RuntimeError(
-                        f"the buffer {slot.name} was {_form(before)} when the step began and is {_form(mine)} after a "
+                        f"the buffer {slot.name} was {form(before)} when the step began and is {form(mine)} after a "
                         "forward pass: one whose shape follows the batch can't be averaged over ranks. Register it "
                         "with persistent=False if it is no state of the model, or give it one shape"
                     )
@@ -215,10 +215,6 @@ class ModelBuffers:
 
 def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
     return [(tensor.shape, tensor.dtype) for tensor in tensors]
-
-
-def _form(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -47,6 +47,11 @@ class Copies:
         return self._known[where][1]
 
 
+def form(tensor: torch.Tensor) -> str:
+    """Returns a tensor's type and shape, as ``float32[2, 3]``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def describe(tensor: torch.Tensor) -> str:
     """Returns what messages call a parameter of which no name is known."""
     return f"a parameter of {tensor.numel()} elements"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from elastic_launcher.torch.state.tensors import bit_sum, is_plain
+from elastic_launcher.torch.state.tensors import bit_sum, form, is_plain
 
 MEAN, SUM, MAX = OPS = ("mean", "sum", "max")
 
@@ -132,8 +132,8 @@ class Tracked:
         for (_, name), tensor, copy in zip(now, now.values(), self._step, strict=True):
             if (tensor.shape, tensor.dtype) != (copy.shape, copy.dtype):
                 raise RuntimeError(
-                    f"the tensor {name} given to job.track was {_form(copy)} when the step began and is "
-                    f"{_form(tensor)} now; only tensors of one shape and type can be brought together"
+                    f"the tensor {name} given to job.track was {form(copy)} when the step began and is "
+                    f"{form(tensor)} now; only tensors of one shape and type can be brought together"
                 )
 
     def checksums(self) -> dict[str, int]:
@@ -174,7 +174,7 @@ def _check(name: str, tensor: Any, op: str) -> None:
     real = is_plain(tensor) and not tensor.is_complex() and tensor.dtype != torch.bool
     if not real or (op == MEAN and not tensor.is_floating_point()):
         wanted = "a dense tensor of real numbers" if op == MEAN else "a dense tensor of numbers, not complex ones"
-        raise TypeError(f"job.track: {name!r} is {_form(tensor)}; op={op!r} takes {wanted}")
+        raise TypeError(f"job.track: {name!r} is {form(tensor)}; op={op!r} takes {wanted}")
 
 
 def _copied(copies: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -192,7 +192,3 @@ def _nothing(op: str, like: torch.Tensor) -> torch.Tensor:
     if op != MAX:
         return torch.zeros_like(like)
     return torch.full_like(like, float("-inf") if like.is_floating_point() else torch.iinfo(like.dtype).min)
-
-
-def _form(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

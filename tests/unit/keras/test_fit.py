@@ -33,7 +33,7 @@ def job() -> Any:
     return elastic.init(BATCH, MICRO)
 
 
-def same_weights(one: Any, other: Any) -> None:
+def assert_same_weights(one: Any, other: Any) -> None:
     for ours, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
@@ -44,7 +44,7 @@ def test_accumulating_equals_whole_batches_of_keras(job: Any) -> None:
     theirs = plain.fit(
         **data("adam"), batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=callbacks("adam")
     )
-    same_weights(model, plain)
+    assert_same_weights(model, plain)
     assert ours.history.keys() == theirs.history.keys()
     for name, values in theirs.history.items():
         assert ours.history[name] == pytest.approx(values, rel=1e-12), name
@@ -60,7 +60,7 @@ def test_a_second_fit_with_a_thawed_layer_and_another_optimizer_goes_on(job: Any
         model.fit(**data("weights"), initial_epoch=1, epochs=3, shuffle=False, verbose=0, **options)
         return model
 
-    same_weights(train(elastic.Model(build("weights"))), train(build("weights"), batch_size=BATCH))
+    assert_same_weights(train(elastic.Model(build("weights"))), train(build("weights"), batch_size=BATCH))
 
 
 def test_early_stopping_ends_the_training_and_a_second_fit_may_follow(job: Any) -> None:
@@ -74,7 +74,7 @@ def test_early_stopping_ends_the_training_and_a_second_fit_may_follow(job: Any) 
 
     model, plain = elastic.Model(build("adam")), build("adam")
     assert train(model) == train(plain, batch_size=BATCH) == [[0, 1], [0, 1]]
-    same_weights(model, plain)
+    assert_same_weights(model, plain)
 
 
 def test_evaluate_and_predict_are_those_of_keras(job: Any) -> None:
@@ -138,7 +138,7 @@ def test_only_rank_0_writes_files(job: Any, tmp_path: Path, monkeypatch: pytest.
     model = elastic.Model(build("adam"))
     model.fit(X, Y, verbose=0, callbacks=[keras.callbacks.CSVLogger(tmp_path / "log.csv")])
     model.save(tmp_path / "model.keras")
-    same_weights(keras.models.load_model(tmp_path / "model.keras"), model)
+    assert_same_weights(keras.models.load_model(tmp_path / "model.keras"), model)
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 2
     monkeypatch.setattr(type(job), "rank", property(lambda self: 1))
     logger = keras.callbacks.CSVLogger(tmp_path / "other.csv")
@@ -192,4 +192,4 @@ def test_data_without_targets_and_an_own_loss(job: Any) -> None:
         (elastic.Model(model) if not options else model).fit(X, epochs=2, shuffle=False, verbose=0, **options)
         return model
 
-    same_weights(trained(), trained(batch_size=BATCH))
+    assert_same_weights(trained(), trained(batch_size=BATCH))
