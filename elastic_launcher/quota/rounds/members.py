@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -59,8 +58,7 @@ class Member:
         """Returns what it can use of so many GPUs; all of them while an entry written by hand gives it more."""
         if self.fixed is not None:
             return min(self.fixed, gpus)
-        fitting = bisect_right(self.sizes, gpus)
-        return self.sizes[fitting - 1] if fitting else 0
+        return max((size for size in self.sizes if size <= gpus), default=0)
 
     @property
     def order(self) -> tuple[int, float, str]:

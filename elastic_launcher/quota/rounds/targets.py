@@ -57,9 +57,9 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee. Where a project lacks
     guaranteed GPUs all the same, since others hold its machines which can use more, nodes of these are to leave.
     """
+    portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_without_movable(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
-    portions = portions_of(world.bounds, world.rigid, projects, members, shares)
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
         for name, asked in demands_of(world.rigid, members, portions).items()
@@ -71,15 +71,14 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
 
     best = last = attempt(world, members, portions, frozenset())
     cost = _lacking(best.plan, entitled), 0
-    tried = best.members, best.owed
+    tried = members
     for _ in range(LIFTS):
         lacking = best.owed | best.short(entitled)
-        lifted = _lifted(world, members, entitled, last.gpus) if any(cost) or best.owed else tried[0]
-        if (lifted, lacking) == tried:
+        lifted = _lifted(world, members, entitled, last.gpus) if any(cost) or best.owed else tried
+        if lifted == tried:
             break
-        tried = lifted, lacking
-        counted = portions_of(world.bounds, world.rigid, projects, members, shares, lacking)
-        last = attempt(world, lifted, counted, lacking)
+        tried = lifted
+        last = attempt(world, lifted, portions, lacking)
         found = _lacking(last.plan, entitled), _needless(last.plan, members, entitled, last.gpus)
         if found < cost or (best.owed and found == cost):  # then of equal ones the last: it knows best who is cut
             best, cost = last, found

@@ -247,16 +247,6 @@ def test_projects_that_share_a_bound_count_on_their_fair_shares_of_it() -> None:
     assert decision.targets.demands == {"nlp": 1, "vision": 3}
 
 
-def test_a_project_whose_other_jobs_find_too_little_left_has_its_guarantee_under_the_bound() -> None:
-    small, large = job("small", most=4, priority=5), job("large", least=2, most=7)
-    others = (
-        job("a", "vision", most=4, priority=5), job("b", "vision", most=1, priority=5), job("c", "vision", most=3)
-    )  # fmt: skip
-    allowed, _, decision = play(World(4, (small, large, *others), bounds=quota(4, "small", "a", "b", "c")), Ledger())
-    assert allowed == {"small": 2, "large": 0, "a": 1, "b": 1, "c": 0}
-    assert decision.targets.entitled == {"nlp": 2, "vision": 2}
-
-
 @pytest.mark.parametrize("capacity", [24, 32, 40])
 def test_no_gpu_idles_beside_jobs_that_can_use_any_number(capacity: int) -> None:
     allowed, _, _ = play(World(capacity, (held("bert", capacity, most=64),)), holding({"bert": capacity}))
