@@ -1,0 +1,207 @@
+"""What `training_step` logs, brought together over the micro-batches of a step, so that Lightning sees one batch."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+
+from elastic_launcher.torch import Job
+
+NAMES = 256  # values that training_step may log
+HASHES = 251  # few enough that sums of them are exact in 32 bits
+KEPT = ("value", "cumulated_batch_size", "has_reset", "_forward_cache", "_update_count", "_computed")
+VALUE, WEIGHT, CALLS, HASH = range(4)  # rows of what is summed
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `log` in this step: its arguments, and how its values are brought together (mean, sum, max, min)."""
+
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    kind: str
+
+
+class StepLogs:
+    """The sums and largest values of what was logged in a step, on all ranks.
+
+    There are two banks, used in turn: a rank that has to take a step over from a peer finds the step's values there,
+    although that peer has begun the next step.
+
+    Args:
+        job: The job.
+        tracked: Whether they come with the gradient. Otherwise they are reduced at the end of the step: manual
+            optimization logs after its last backward pass.
+    """
+
+    def __init__(self, job: Job, tracked: bool) -> None:
+        dtype = torch.get_default_dtype()
+        dtype = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+        self._job = job
+        self._tracked = tracked
+        self._sums = torch.zeros(2, HASH + 1, NAMES, dtype=dtype, device=job.device)
+        self._largest = torch.full((2, NAMES), float("-inf"), dtype=dtype, device=job.device)
+        self._names: list[str] = []
+        self._some_largest = False
+        self._bank = 0
+        self._calls: dict[str, Call] = {}
+        if tracked:
+            job.track({"sums": self._sums}, op="sum")
+            job.track(lambda: {"largest": self._largest} if self._some_largest else {}, op="max")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the names, in the order of their places."""
+        return {"names": list(self._names), "largest": self._some_largest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes names that `state_dict` has returned; what this rank has logged in its first step comes after them."""
+        self._names = list(dict.fromkeys([*state["names"], *self._calls]))
+        self._some_largest = state["largest"]
+
+    def before_step(self) -> None:
+        """Begins with nothing, between two steps."""
+        self._clear(self._job.step % 2)
+        self._calls = {}
+
+    def begin_micro_batch(self) -> None:
+        """Begins a micro-batch of a step."""
+        micro = self._job.micro
+        assert micro is not None
+        self._bank = self._job.step % 2
+        if micro.first:
+            self._calls = {}
+            if not self._tracked:
+                self._clear(self._bank)
+
+    def _clear(self, bank: int) -> None:
+        self._sums[bank].zero_()
+        self._largest[bank].fill_(float("-inf"))
+
+    def add(self, key: str, call: Call, value: torch.Tensor, weight: float | None) -> None:
+        """Adds a value of a micro-batch."""
+        self._calls[key] = call
+        if key not in self._names:
+            self._names.append(key)
+            if len(self._names) > NAMES:
+                raise RuntimeError(f"training_step logs more than {NAMES} values ({key!r}); log fewer of them")
+        if not self._tracked and not self._job.samples:
+            return
+        place = self._names.index(key)
+        value = value.detach().to(self._sums)
+        weight = float(self._job.samples) if weight is None else float(weight)
+        sums = self._sums[self._bank, :, place]
+        sums[WEIGHT] += weight
+        sums[CALLS] += 1
+        sums[HASH] += _hash(key)
+        if call.kind in ("max", "min"):
+            self._some_largest = True
+            largest = self._largest[self._bank, place]
+            torch.maximum(largest, value if call.kind == "max" else -value, out=largest)
+        else:
+            sums[VALUE] += value * weight if call.kind == "mean" else value
+
+    def take(self) -> list[tuple[Call, torch.Tensor, float]]:
+        """Returns what the step has logged: each call, its value over the global batch, and the value's weight.
+
+        Raises:
+            RuntimeError: If ranks have logged different values.
+        """
+        calls, self._calls = self._calls, {}
+        if not calls:
+            return []
+        sums, largest = self._sums[self._bank].clone(), self._largest[self._bank].clone()
+        if not self._tracked:
+            sums = self._job.reduce(sums, op="sum").to(sums)
+            if self._some_largest:
+                largest = self._job.reduce(largest, op="max").to(largest)
+        found = []
+        for key, call in calls.items():
+            place = self._names.index(key)
+            value, weight, times, hashes = sums[:, place]
+            if hashes != times * _hash(key):
+                raise RuntimeError(
+                    f"training_step logs {call.arguments[1]!r} on some ranks, and other values on others: what it logs "
+                    "must not depend on the data of a micro-batch; decide by self.global_step"
+                )
+            if call.kind in ("max", "min"):
+                value = largest[place] if call.kind == "max" else -largest[place]
+            elif call.kind == "mean":
+                value = value / weight
+            found.append((call, value, float(weight)))
+        return found
+
+
+def _hash(key: str) -> int:
+    return zlib.crc32(key.encode()) % HASHES
+
+
+class StepResults(_ResultCollection):
+    """Lightning's collection of what the training loop logs; while a micro-batch runs, `StepLogs` takes it.
+
+    Attributes:
+        logs: Where to; None where Lightning takes what is logged at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(training=True)
+        self.logs: StepLogs | None = None
+        self._recipes: dict[str, Call] = {}
+
+    def log(self, fx: str, name: str, value: Any, **named: Any) -> None:
+        """Takes a value that the module logs."""
+        if self.logs is None or not isinstance(value, torch.Tensor):
+            self._log(Call((fx, name), named, ""), value)
+            return
+        if named.get("rank_zero_only"):
+            raise ValueError(
+                f"self.log({name!r}, rank_zero_only=True) in {fx}: each rank has a part of the global batch there; "
+                "leave rank_zero_only out, and the value of the whole batch is logged, once"
+            )
+        kind = _kind(named.get("reduce_fx", torch.mean))
+        call = Call((fx, name), named, kind)
+        self.logs.add(f"{fx}.{name}", call, value, named.get("batch_size"))
+
+    def end_step(self, logs: StepLogs) -> None:
+        """Logs what came of a whole step, as if one batch had been logged."""
+        self.logs = None
+        for call, value, weight in logs.take():
+            named = {**call.named, "batch_size": weight, "sync_dist": False}
+            self._log(Call(call.arguments, named, call.kind), value)
+
+    def _log(self, call: Call, value: Any) -> None:
+        super().log(*call.arguments, value, **call.named)
+        if isinstance(value, torch.Tensor):
+            self._recipes[".".join(call.arguments)] = call
+
+    def kept(self) -> dict[str, Any]:
+        """Returns the values of this epoch so far."""
+        return {
+            key: {
+                "call": call.arguments,
+                "named": {
+                    **{name: given for name, given in call.named.items() if not callable(given)},
+                    "reduce_fx": _kind(call.named.get("reduce_fx", torch.mean)),
+                },
+                "values": {name: getattr(self[key], name) for name in KEPT if hasattr(self[key], name)},
+            }
+            for key, call in self._recipes.items()
+        }
+
+    def take(self, kept: dict[str, Any], reduce: Callable[..., Any]) -> None:
+        """Takes values that `kept` has returned."""
+        self.clear()
+        self._recipes = {}
+        for key, one in kept.items():
+            value = one["values"]["value"]
+            self._log(Call(tuple(one["call"]), {**one["named"], "sync_dist_fn": reduce}, ""), value)
+            vars(self[key]).update(one["values"])
+
+
+def _kind(reduce_fx: str | Callable[..., Any]) -> str:
+    name = reduce_fx if isinstance(reduce_fx, str) else reduce_fx.__name__
+    return {"avg": "mean"}.get(name.lower(), name.lower())

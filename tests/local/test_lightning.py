@@ -1,0 +1,69 @@
+"""A Lightning module under the launcher equals Lightning's own fit in one process, logs included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.launches import launched
+from tests.support.lightning_modules import train
+from tests.support.resizes import LONG, allow, formed
+
+SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "lightning_train.py"
+EPOCHS = 3
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def assert_as_plain(folder: Path, kind: str) -> int:
+    """Fails unless the weights, the history and the log are those of Lightning alone; returns the number of epochs."""
+    history = json.loads((folder / "history.json").read_text())
+    epochs = int(history[-1][0]) + 1
+    plain, expected = train(kind, folder / "plain", epochs)
+    assert len(history) == len(expected)
+    for ours, theirs in zip(history, expected, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
+    for (name, theirs), ours in zip(
+        plain.state_dict().items(), torch.load(folder / "weights.pt").values(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9, msg=name)
+    (log,), (other,) = ((one / "log").glob("*/metrics.csv") for one in (folder, folder / "plain"))
+    assert len(log.read_text().splitlines()) == len(other.read_text().splitlines())
+    return epochs
+
+
+def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
+    """Trains under the launcher; returns the sizes of the generations."""
+    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS})
+    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        return [event["world_size"] for event in job.events.of("generation_formed")]
+
+
+def test_two_ranks_train_what_lightning_alone_does(tmp_path: Path) -> None:
+    trained(tmp_path, "adam", "2:2")
+    assert assert_as_plain(tmp_path, "adam") == EPOCHS
+
+
+def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
+    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
+        last = formed(job, 1, 0)
+        for size in (3, 2):
+            allow(hints, size)
+            last = formed(job, size, last["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_as_plain(tmp_path, "adam") > 1
