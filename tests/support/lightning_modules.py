@@ -8,17 +8,23 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 SAMPLES, BATCH, MICRO = 203, 24, 5  # the last step of an epoch has 11 samples
 
 
 class Classifier(lightning.LightningModule):
-    """A small network, trained with AdamW and a schedule by steps."""
+    """A small network, trained with AdamW and a schedule by steps, and validated.
+
+    Args:
+        middle: More layers.
+    """
 
     def __init__(self, *middle: nn.Module) -> None:
         super().__init__()
@@ -33,10 +39,106 @@ class Classifier(lightning.LightningModule):
         self.log("largest", logits.abs().max(), on_step=True, on_epoch=True, reduce_fx="max")
         return loss
 
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        logits = self.net(x)
+        self.log("val_loss", functional.cross_entropy(logits, y))
+        self.log("val_least", logits.min(), reduce_fx="min")
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), 0.01)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Measured(Classifier):
+    """One that uses metrics of torchmetrics, and rates that follow a metric of the validation."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Dropout(0.0))
+        self.train_accuracy = MulticlassAccuracy(3)
+        self.val_accuracy, self.val_area = MulticlassAccuracy(3), MulticlassAUROC(3)
+        self.val_means = nn.ModuleList([MeanMetric(), MeanMetric()])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        logits = self.net(x)
+        loss = functional.cross_entropy(logits, y)
+        self.train_accuracy(logits, y)
+        self.log("accuracy", self.train_accuracy, on_step=True, on_epoch=True)
+        return {"loss": loss, "logits": logits.detach()}
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        x, y = batch
+        logits = self.net(x)
+        self.log("val_loss", functional.cross_entropy(logits, y))
+        self.val_accuracy.update(logits, y)
+        self.val_area.update(logits.softmax(1), y)
+        self.val_means[dataloader_idx].update(logits.mean())
+        self.log(f"mean{dataloader_idx}", self.val_means[dataloader_idx], add_dataloader_idx=False)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val_accuracy", self.val_accuracy.compute())
+        self.log("val_area", self.val_area.compute())
+        self.val_accuracy.reset()
+        self.val_area.reset()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05, momentum=0.9)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.1)
+        epochs = {"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), "interval": "epoch"}
+        return [optimizer], [epochs, {"scheduler": plateau, "monitor": "val_loss/dataloader_idx_0"}]
+
+
+class Manual(Classifier):
+    """One that steps its optimizer and its schedule itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        optimizer = self.optimizers()
+        logits = self.net(x)
+        loss = functional.cross_entropy(logits, y)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, gradient_clip_val=0.3, gradient_clip_algorithm="norm")
+        optimizer.step()
+        self.lr_schedulers().step()
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("largest", logits.abs().max(), reduce_fx="max")
+
+
+class Adversaries(lightning.LightningModule):
+    """Two networks with an optimizer each, which step after both losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.generator, self.critic = nn.Linear(6, 3), nn.Linear(3, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        first, second = self.optimizers()
+        self.toggle_optimizer(first)
+        made = functional.softplus(-self.critic(self.generator(x))).mean()
+        self.manual_backward(made)
+        self.untoggle_optimizer(first)
+        self.toggle_optimizer(second)
+        real = functional.one_hot(y, 3).to(x)
+        wrong, right = self.critic(self.generator(x).detach()), self.critic(real)
+        told = (functional.softplus(wrong) + functional.softplus(-right)).mean()
+        self.manual_backward(told)
+        self.untoggle_optimizer(second)
+        for optimizer in (first, second):
+            optimizer.step()
+            optimizer.zero_grad()
+        self.log_dict({"made": made, "told": told}, on_step=True, on_epoch=True)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.Adam(self.generator.parameters(), 0.02), torch.optim.SGD(self.critic.parameters(), 0.05)]
 
 
 class History(Callback):
@@ -57,30 +159,54 @@ class History(Callback):
         self.rows.append([trainer.current_epoch, batch_idx, trainer.global_step, *rates, *values])
 
 
-MODULES: Mapping[str, Callable[[], Any]] = {"adam": Classifier}
+MODULES: Mapping[str, Callable[[], Any]] = {
+    "adam": Classifier,
+    "measured": Measured,
+    "manual": Manual,
+    "adversaries": Adversaries,
+}
 
 
-def data(shuffle: bool = False) -> Any:
-    """Returns the training loader of a module."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(SAMPLES, 6, generator=generator), torch.randint(0, 3, (SAMPLES,), generator=generator)
-    return DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=shuffle)
+def samples(count: int, seed: int = 0) -> Any:
+    """Returns a data set; always the same."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(count, 6, generator=generator), torch.randint(0, 3, (count,), generator=generator)
+    return TensorDataset(x, y)
 
 
-def train(kind: str, folder: Path, epochs: int, *callbacks: Any, strategy: Any = "auto") -> tuple[Any, list[Any]]:
+def data(kind: str) -> dict[str, Any]:
+    """Returns the loaders of a module, as `fit` takes them."""
+    loaders: dict[str, Any] = {"train_dataloaders": DataLoader(samples(SAMPLES), batch_size=BATCH)}
+    if kind != "adversaries":
+        held_out = [DataLoader(samples(count, seed=count), batch_size=10) for count in (47, 15)]
+        loaders["val_dataloaders"] = held_out if kind == "measured" else held_out[0]
+    return loaders
+
+
+def train(
+    kind: str, folder: Path, epochs: int, *callbacks: Any, strategy: Any = "auto", ckpt_path: Any = None, **options: Any
+) -> tuple[Any, list[Any]]:
     """Trains a module; returns it and its history."""
     torch.manual_seed(3)
     module, history = MODULES[kind](), History()
-    trainer = lightning.Trainer(
-        accelerator="cpu" if strategy == "auto" else "auto",
-        strategy=strategy,
-        max_epochs=epochs,
-        logger=CSVLogger(folder, "log"),
-        log_every_n_steps=3,
-        callbacks=[history, *callbacks],
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, data())
+    trainer = make_trainer(folder, epochs, history, *callbacks, strategy=strategy, **options)
+    trainer.fit(module, **data(kind), ckpt_path=ckpt_path)
     return module, history.rows
+
+
+def make_trainer(folder: Path, epochs: int, *callbacks: Any, strategy: Any = "auto", **options: Any) -> Any:
+    """Returns a Trainer that logs to a file."""
+    return lightning.Trainer(
+        **{
+            "accelerator": "cpu" if strategy == "auto" else "auto",
+            "strategy": strategy,
+            "max_epochs": epochs,
+            "logger": CSVLogger(folder, "log"),
+            "log_every_n_steps": 3,
+            "callbacks": list(callbacks),
+            "enable_progress_bar": False,
+            "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
+            "enable_model_summary": False,
+            **options,
+        }
+    )

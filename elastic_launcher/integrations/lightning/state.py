@@ -32,7 +32,7 @@ class TrainerState:
         connector = trainer._logger_connector
         return {
             "callbacks": [_callback_state(one) for one in trainer.callbacks],
-            "loggers": [getattr(one, "_version", None) for one in trainer.loggers],
+            "loggers": [vars(one).get("_version") for one in trainer.loggers],
             "results": self._results.kept(),
             "metrics": {name: dict(getattr(connector, name)) for name in METRICS},
             "place": {name: getattr(connector, name) for name in PLACE},
@@ -50,7 +50,7 @@ class TrainerState:
             if kept["state"]:
                 callback.load_state_dict(kept["state"])
         for logger, version in zip(trainer.loggers, state["loggers"], strict=True):
-            if hasattr(logger, "_version"):
+            if "_version" in vars(logger):
                 logger._version = version
         self._results.take(state["results"], trainer.strategy.reduce)
         for name, values in {**state["metrics"], **state["place"]}.items():

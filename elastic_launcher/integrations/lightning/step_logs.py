@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from torchmetrics import Metric
 
+from elastic_launcher.integrations.lightning.metrics import TrainingMetrics
 from elastic_launcher.torch import Job
 
 NAMES = 256  # values that training_step may log
@@ -151,10 +153,11 @@ class StepResults(_ResultCollection):
         super().__init__(training=True)
         self.logs: StepLogs | None = None
         self._recipes: dict[str, Call] = {}
+        self._metrics: dict[str, tuple[Call, Metric]] = {}  # that were logged in this step
 
     def log(self, fx: str, name: str, value: Any, **named: Any) -> None:
         """Takes a value that the module logs."""
-        if self.logs is None or not isinstance(value, torch.Tensor):
+        if self.logs is None or not isinstance(value, (torch.Tensor, Metric)):
             self._log(Call((fx, name), named, ""), value)
             return
         if named.get("rank_zero_only"):
@@ -162,16 +165,24 @@ class StepResults(_ResultCollection):
                 f"self.log({name!r}, rank_zero_only=True) in {fx}: each rank has a part of the global batch there; "
                 "leave rank_zero_only out, and the value of the whole batch is logged, once"
             )
+        if isinstance(value, Metric):
+            self._metrics[f"{fx}.{name}"] = Call((fx, name), named, ""), value
+            return
         kind = _kind(named.get("reduce_fx", torch.mean))
         call = Call((fx, name), named, kind)
         self.logs.add(f"{fx}.{name}", call, value, named.get("batch_size"))
 
-    def end_step(self, logs: StepLogs) -> None:
+    def end_step(self, logs: StepLogs, metrics: TrainingMetrics) -> None:
         """Logs what came of a whole step, as if one batch had been logged."""
         self.logs = None
         for call, value, weight in logs.take():
             named = {**call.named, "batch_size": weight, "sync_dist": False}
             self._log(Call(call.arguments, named, call.kind), value)
+        logged, self._metrics = self._metrics, {}
+        for call, metric in logged.values():
+            if call.named.get("on_step"):
+                metric._forward_cache = metrics.of_step(metric)  # type: ignore[assignment]
+            self._log(call, metric)
 
     def _log(self, call: Call, value: Any) -> None:
         super().log(*call.arguments, value, **call.named)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
+from elastic_launcher.integrations.lightning.checks import check, read_training
+from elastic_launcher.integrations.lightning.evaluation import Evaluation
+from elastic_launcher.integrations.lightning.rank_zero import become_rank_zero, choose_versions
 from elastic_launcher.integrations.lightning.training import Training
 from elastic_launcher.torch import Job
-from elastic_launcher.torch.data.stock_loader import read_loader
 
 
 class ElasticStrategy(SingleDeviceStrategy):
@@ -27,27 +30,39 @@ class ElasticStrategy(SingleDeviceStrategy):
     Args:
         job: What `elastic_launcher.torch.init` has returned.
         weight: Returns what the loss of a batch is a mean over, its number of tokens say; its samples if None.
+        share_validation: Whether ranks share the batches of validation and test. Without it each rank evaluates all of
+            them: for modules that collect outputs in lists of their own.
         **options: Of Lightning's strategies: ``checkpoint_io``, ``precision_plugin``.
     """
 
     strategy_name = "elastic"
 
-    def __init__(self, job: Job, *, weight: Callable[[Any], float] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        weight: Callable[[Any], float] | None = None,
+        share_validation: bool = True,
+        **options: Any,
+    ) -> None:
         accelerator = CUDAAccelerator() if job.device.type == "cuda" else CPUAccelerator()
         super().__init__(device=job.device, accelerator=accelerator, **options)
         self.job = job
         self.local_rank = job.local_rank
         self._weight = weight
+        self._share = share_validation
         self._training: Training | None = None
+        self._evaluations: dict[int, Evaluation] = {}  # by the loop
         self._trainer: Any = None
         self._sigterm: Any = None
+        self._left = False
         self.show_rank()
 
     @property
     def global_rank(self) -> int:  # type: ignore[override]
         """The rank in the job; 1 before this process is admitted, since none is rank 0 then."""
         rank = self.job.rank
-        return 1 if rank is None else rank
+        return 1 if rank is None or self._left else rank
 
     @global_rank.setter
     def global_rank(self, rank: int) -> None:
@@ -58,33 +73,64 @@ class ElasticStrategy(SingleDeviceStrategy):
         """Whether this process is rank 0 now."""
         return self.global_rank == 0
 
-    def show_rank(self) -> None:
+    def show_rank(self, in_epoch: bool = False) -> None:
         """Has Lightning write files on rank 0 alone; another process may have become it."""
-        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
+        before, rank_zero_only.rank = rank_zero_only.rank, self.global_rank  # type: ignore[attr-defined]
+        if self.is_global_zero and before and self._trainer is not None:
+            become_rank_zero(self._trainer, self.job.step, in_epoch)
+
+    def leave(self) -> None:
+        """Notes that this process leaves the job: it writes no files on its way out, and waits for nobody."""
+        self._left = True
+
+    def setup_environment(self) -> None:
+        """Has loggers choose their folder."""
+        super().setup_environment()
+        assert self.lightning_module is not None
+        choose_versions(self.lightning_module.trainer)
 
     def setup(self, trainer: Any) -> None:
         """Moves the module to the device, makes its optimizers, and prepares all of them for the job."""
         self._trainer = trainer
+        fits = trainer.state.fn == TrainerFn.FITTING
+        if fits:
+            check(trainer)
+            self._training = Training(trainer, self.job, self._weight)
         super().setup(trainer)
         self._sigterm = signal.getsignal(signal.SIGTERM)
-        if trainer.state.fn == TrainerFn.FITTING:
+        if fits and self._training is not None:
             assert self.lightning_module is not None
             schedulers = [config.scheduler for config in self.lr_scheduler_configs]
             scaler = getattr(self.precision_plugin, "scaler", None)
             self.job.prepare(self.lightning_module, *self.optimizers, *schedulers, *([scaler] if scaler else []))
-            self._training = Training(trainer, self.job, self._weight)
+            self._training.prepared()
+        self._evaluation(trainer).begin()
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Returns the steps of the job in the place of the training loader."""
-        if not self._trainer.training:
+        trainer = self._trainer
+        if trainer.predicting or (not trainer.training and not self._share):
             return dataloader
+        if not trainer.training:
+            return self._evaluation(trainer).share(dataloader)
         assert self._training is not None
-        data = read_loader(dataloader)
+        data = read_training(dataloader, self.job.global_batch_size)
         return self._training.steps(self.job.dataloader(data.dataset, shuffle=data.shuffle, **data.options))
 
-    def on_train_start(self) -> None:
-        """Has SIGTERM mean what it meant before: Lightning's handler would end the training of this process alone."""
+    def _evaluation(self, trainer: Any) -> Evaluation:
+        if trainer.state.fn == TrainerFn.FITTING:
+            loop = trainer.fit_loop.epoch_loop.val_loop
+        else:
+            loop = trainer.validate_loop if trainer.state.fn == TrainerFn.VALIDATING else trainer.test_loop
+        if id(loop) not in self._evaluations:
+            self._evaluations[id(loop)] = Evaluation(loop, self.job)
+        return self._evaluations[id(loop)]
+
+    def _restore_sigterm(self) -> None:
+        """Has SIGTERM mean what it meant before: Lightning's handler would end the work of this process alone."""
         signal.signal(signal.SIGTERM, self._sigterm)
+
+    on_train_start = on_validation_start = on_test_start = on_predict_start = _restore_sigterm
 
     def training_step(self, *args: Any, **kwargs: Any) -> STEP_OUTPUT:
         """Runs the module's `training_step` on a micro-batch, without automatic optimization on each of a step's."""
@@ -99,26 +145,79 @@ class ElasticStrategy(SingleDeviceStrategy):
         self.pre_backward(closure_loss)
         loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
         self._training.backward(loss)
-        loss = self.precision_plugin.post_backward(loss, self.lightning_module)
-        self.post_backward(loss)
-        return loss
+        if self.job.sync_gradients:  # hooks see the gradient of the global batch, once
+            self.precision_plugin.post_backward(loss, self.lightning_module)
+            self.post_backward(loss)
+        return loss.detach()
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
         """Steps an optimizer with the gradient of the global batch."""
-        training, module = self._training, self.lightning_module
+        training, precision, module = self._training, self.precision_plugin, self.lightning_module
         assert training is not None and module is not None
-        if not training.automatic:
-            closure()
-            return optimizer.step(**kwargs)
-
-        def whole() -> Any:
-            result = training.whole(closure)
-            training.end_step()
-            return result
-
-        result = self.precision_plugin._wrap_closure(module, optimizer, whole)
-        optimizer.step(**kwargs)
+        work = partial(training.whole, closure) if training.automatic else closure
+        if getattr(precision, "scaler", None) is not None:
+            result = precision.optimizer_step(optimizer, model=module, closure=work, **kwargs)
+        else:
+            result = work()
+            if self.job.sync_gradients:
+                precision._after_closure(module, optimizer)
+            optimizer.step(**kwargs)
+        training.stepped()
+        if training.automatic:
+            training.after_step()
         return result
+
+    # -- what Lightning asks of several processes
+
+    @property
+    def _talks(self) -> bool:
+        """Whether the ranks can bring something together now: not before this process is admitted."""
+        return self.job.rank is not None and not self._left and not (self._training is not None and self._training.over)
+
+    def _refuse_in_step(self, what: str) -> None:
+        if self._training is not None and self._training.in_step:
+            raise RuntimeError(
+                f"{what} in a training step: ranks have different numbers of micro-batches in it. Log values with "
+                "self.log, which brings them together; or call it where a step is done, in on_train_batch_end say"
+            )
+
+    def reduce(self, tensor: Any, *args: Any, reduce_op: Any = "mean", **kwargs: Any) -> Any:
+        """Returns the mean or the sum of a value over all ranks; lengths of loaders are the same on all."""
+        self._refuse_in_step("strategy.reduce")
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not self._talks:
+            return tensor
+        op = str(reduce_op).rpartition(".")[2].lower()
+        found = self.job.reduce(tensor, op={"avg": "mean"}.get(op, op))
+        return torch.as_tensor(found, dtype=tensor.dtype, device=tensor.device).reshape(tensor.shape)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Returns whether all ranks, or any, decide for something."""
+        self._refuse_in_step("a decision of all ranks")
+        return bool(self.job.reduce(float(decision), op="min" if all else "max")) if self._talks else decision
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Returns rank 0's number; texts are the same on all ranks."""
+        if isinstance(obj, (bool, int, float)) and self._talks:
+            self._refuse_in_step("strategy.broadcast")
+            return type(obj)(self.job.reduce(float(obj) if self.job.rank == src else 0.0, op="sum"))
+        return obj
+
+    def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """Waits for rank 0 where that has saved a checkpoint, which other ranks may load."""
+        if name == "Trainer.save_checkpoint" and self._talks:
+            self._refuse_in_step("save_checkpoint")
+            self.job.reduce(0.0)
+
+    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Is refused: what it returned would have another shape after a resize.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(
+            "all_gather returns another shape at each number of ranks, which changes: use a torchmetrics metric in "
+            "validation_step, or job.gather(fn, loader), which brings rows together in the order of the samples"
+        )
 
     def on_train_end(self) -> None:
         """Ends the training on all ranks."""

@@ -22,31 +22,51 @@ class Stream:
         epochs: Epochs of the whole `fit`.
         spare: Works on a micro-batch of which nothing is kept: of the rehearsal, and those of a rank that joins.
         before_step: Called between two steps.
+        leave: Called where this process leaves the job.
 
     Attributes:
         batch: The micro-batch to work on next; None where the step's gradient is there already.
+        in_step: Whether a step has begun that is not done.
+        over: Whether the job has ended before its last epoch.
     """
 
     def __init__(
-        self, job: Job, loader: Any, epochs: int, spare: Callable[[Any], None], before_step: Callable[[], None]
+        self,
+        job: Job,
+        loader: Any,
+        epochs: int,
+        spare: Callable[[Any], None],
+        before_step: Callable[[], None],
+        leave: Callable[[], None],
     ) -> None:
         self.batch: Any = None
+        self.in_step = self.over = False
+        self._leave = leave
         self._job = job
         self._loader = loader
         self._epochs = job.epochs(epochs)
         self._spare = spare
         self._before_step = before_step
         self._micros: Iterator[Any] | None = None
-        self._begun = False  # whether a step has begun that is not done
 
     def begin_epoch(self) -> bool:
-        """Begins the next epoch with its first step; returns False where the training is over."""
+        """Begins the next epoch with its first step; returns False where the training is over.
+
+        Raises:
+            RuntimeError: If Lightning has left the last epoch in a step.
+        """
+        if self.in_step:
+            raise RuntimeError(
+                "on_train_batch_start has returned -1, which leaves an epoch; the step has begun on all ranks: use "
+                "Trainer(limit_train_batches=...), or set trainer.should_stop in on_train_batch_end"
+            )
         self._leave_epoch()
         for _ in self._epochs:
             self._micros = iter(self._loader)
             if self.begin_step():
                 return True
             if self._job.over:
+                self.over = True
                 break
         return False
 
@@ -56,11 +76,11 @@ class Stream:
             self.next()
         if self._micros is not None:
             self._micros.close()  # type: ignore[attr-defined]
-        self._micros, self._begun = None, False
+        self._micros = None
 
     def begin_step(self) -> bool:
         """Begins the next step, if it has not begun; returns False where there is none left of the epoch."""
-        if self._begun:
+        if self.in_step:
             return True
         self._before_step()
         joins = self._job.rank is None
@@ -68,27 +88,32 @@ class Stream:
             micro = self._job.micro
             assert micro is not None
             if not micro.rehearsal and not (joins and self._job.samples == 0):
-                self._begun = True
+                self.in_step = True
                 return True
             self._spare(self.batch)
             if self._job.sync_gradients:  # this rank has joined with this step
-                self.batch, self._begun = None, True
+                self.batch, self.in_step = None, True
                 return True
+        self.over |= self._job.over
         return False
 
     def next(self) -> bool:
         """Asks for the next micro-batch; returns False where the epoch or the job is over."""
         try:
-            assert self._micros is not None
-            self.batch = next(self._micros)
+            self.batch = next(self._micros or iter(()))
         except StopIteration:
             self.batch = self._micros = None
+            self.over |= self.in_step
+            self.in_step = False
             return False
+        except SystemExit:
+            self._leave()
+            raise
         return True
 
     def end_step(self) -> None:
         """Notes that the step is done."""
-        self._begun = False
+        self.in_step = False
 
     def finish(self, stop: bool) -> None:
         """Ends the training on all ranks, after the last step of `fit`.

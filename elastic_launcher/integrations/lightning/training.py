@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 import torch
+from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.trainer import call
 
+from elastic_launcher.integrations.lightning.metrics import TrainingMetrics
 from elastic_launcher.integrations.lightning.progress import Progress
 from elastic_launcher.integrations.lightning.state import TrainerState
 from elastic_launcher.integrations.lightning.step_logs import StepLogs, StepResults
@@ -33,18 +36,40 @@ class Training:
         self._job = job
         self._weight = weight
         self._stream: Stream | None = None
+        self._loader: Any = None
         self._progress = Progress(trainer, job)
         self._results = StepResults()
         self._logs = StepLogs(job, tracked=self.automatic)
+        self._metrics = TrainingMetrics(trainer.lightning_module)
         self._batch: Any = None
+        self._raw: Any = None  # the last batch of which nothing was kept
         self._given = False  # whether the batch is what Lightning was given for this step
+        self._spare = False  # whether the present one is of those
+        self._stepped = False  # whether an optimizer was called in this micro-batch, with manual optimization
+        self._steps = 0  # of optimizers in the step with which this process joined
         trainer.fit_loop.epoch_loop._results = self._results
-        number = next(_numbers)
-        job.register(f"lightning.fit{number}.logs", self._logs)
-        job.register(f"lightning.fit{number}", TrainerState(trainer, self._results))
+
+    def prepared(self) -> None:
+        """Lets what Lightning remembers travel, after module and optimizers."""
+        job, name = self._job, f"lightning.fit{next(_numbers)}"
+        if self._metrics.metrics:
+            job.track(lambda: self._metrics.tracked("sum"), op="sum")
+            job.track(lambda: self._metrics.tracked("max"), op="max")
+        job.register(f"{name}.progress", self._progress)
+        job.register(f"{name}.logs", self._logs)
+        job.register(f"{name}.metrics", self._metrics)
+        job.register(name, TrainerState(self._trainer, self._results))
 
     def steps(self, loader: Any) -> Steps:
-        """Returns what Lightning is to take for the training loader."""
+        """Returns what Lightning is to take for the training loader.
+
+        Raises:
+            TypeError: If there are several.
+        """
+        if self._loader is not None:
+            raise TypeError(
+                "there are several training loaders; give one, over a StackDataset or a ConcatDataset of torch"
+            )
         self._loader = loader
         return Steps(loader.dataset, loader.steps_per_epoch, self.begin_epoch, self.begin_step)
 
@@ -55,14 +80,34 @@ class Training:
             StopIteration: Where the training is over.
         """
         if self._stream is None:
-            epochs = self._trainer.fit_loop.max_epochs
-            self._stream = Stream(
-                self._job, self._loader, ENDLESS if epochs < 0 else epochs, self._work_on_spare, self._logs.before_step
-            )
+            self._stream = self._begin()
         if not self._stream.begin_epoch():
             self._stop()
-        self._trainer.strategy.show_rank()
         self._progress.begin_epoch()
+        self._trainer.strategy.show_rank()
+
+    def _begin(self) -> Stream:
+        trainer = self._trainer
+        at = self._progress.begin(trainer.num_training_batches)
+        if at is not None:
+            self._job.start_at(*at)
+        epochs = trainer.fit_loop.max_epochs
+        left = ENDLESS if epochs < 0 else max(0, epochs - self._progress.first_epoch)
+        return Stream(self._job, self._loader, left, self._work_on_spare, self._before_step, trainer.strategy.leave)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step runs."""
+        return self._stream is not None and self._stream.in_step
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended before Lightning did."""
+        return self._stream is not None and self._stream.over
+
+    def _before_step(self) -> None:
+        self._logs.before_step()
+        self._metrics.before_step()
 
     def _stop(self) -> None:
         self._trainer.should_stop = True
@@ -77,22 +122,56 @@ class Training:
         assert self._stream is not None
         if not self._stream.begin_step():
             self._stop()
-        self._trainer.strategy.show_rank()
         self._progress.begin_step()
+        self._trainer.strategy.show_rank(in_epoch=True)
         self._given = True
-        return self._stream.batch if self._stream.batch is not None else self._batch
+        return self._raw if self._joined else self._stream.batch
 
     # -- one step
 
     def whole(self, closure: Callable[[], Any]) -> Any:
         """Runs Lightning's closure for each micro-batch, up to the step's gradient."""
+        if self._joined:
+            result = self._without_work(closure)
+        else:
+            result = self._up_to_gradient(closure)
+        self._end_step()
+        if isinstance(closure, Closure) and closure._result is not None and result is not None:
+            result = closure._result.loss = torch.full_like(result, self._job.loss)  # of the step, for hooks
+        return result
+
+    def manual(self, step: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
+        """Runs `training_step` for each micro-batch, with the optimizers' steps in it; returns what the last gave."""
+        progress = self._trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+
+        def once() -> Any:
+            before = progress.state_dict()
+            output = self._work(step, batch, *arguments)
+            if not self._job.sync_gradients:
+                progress.load_state_dict(before)  # its optimizers have not stepped
+            return output
+
+        output = None if self._joined else self._up_to_gradient(once)
+        self._end_step()
+        self.after_step()
+        return output
+
+    def _up_to_gradient(self, work: Callable[[], Any]) -> Any:
         assert self._stream is not None
-        while self._stream.batch is not None:
-            result = closure()
+        while True:
+            with self._job.micro_batch():
+                result = work()
             if self._job.sync_gradients:
                 return result
-            self._next()
-        return self._without_work(closure)
+            if not self._stream.next():
+                self._stop()
+            self._given = False
+
+    @property
+    def _joined(self) -> bool:
+        """Whether this process has joined with the present step, whose gradient is there."""
+        assert self._stream is not None
+        return self._stream.batch is None
 
     def _without_work(self, closure: Callable[[], Any]) -> Any:
         """Runs Lightning's closure where the gradient is there already, which it must leave as it is."""
@@ -105,22 +184,24 @@ class Training:
             for optimizer in optimizers:
                 del optimizer.zero_grad
 
-    def _next(self) -> None:
-        assert self._stream is not None
-        if not self._stream.next():
-            self._stop()
-        self._given = False
-
     def training_step(self, step: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
-        """Runs `training_step` for the micro-batch that is to be worked on."""
+        """Runs `training_step`: for one micro-batch, or with manual optimization for all of the step."""
+        if self._spare:
+            return self._work(step, batch, *arguments)
+        if not self.automatic:
+            return self.manual(step, batch, *arguments)
+        return torch.tensor(self._job.loss) if self._joined else self._work(step, batch, *arguments)
+
+    def _work(self, step: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
         assert self._stream is not None
-        if self._stream.batch is None:
-            return torch.tensor(self._job.loss)
         self._batch = batch if self._given else self._to_device(self._stream.batch)
         self._results.logs = self._logs
         self._logs.begin_micro_batch()
+        self._metrics.note()
+        self._stepped = False
         output = step(self._batch, *arguments)
-        if output is None:
+        self._metrics.check()
+        if output is None and self.automatic:
             self._job.backward(None, weight=0)
         return output
 
@@ -132,24 +213,67 @@ class Training:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradient of a micro-batch."""
-        assert self._stream is not None
-        if self._stream.batch is None:
+        if self._stream is None or self._joined:
             return
-        self._job.backward(loss, weight=None if self._weight is None else self._weight(self._batch))
+        if self._stepped:
+            raise RuntimeError(
+                "training_step calls manual_backward after an optimizer has stepped: this loss would be made with "
+                "weights that only the last micro-batch of a step has. Make all losses and their backward passes "
+                "first, and step all optimizers then"
+            )
+        weight = None if self._weight is None else self._weight(self._batch)
+        self._job.backward(loss, weight=weight, optimizer=self._only())
+        if not self.automatic:
+            self._metrics.note_backward()
+        elif self._job.sync_gradients:
+            self._results.logs = None
 
-    def end_step(self) -> None:
+    def _only(self) -> Any:
+        """Returns the optimizer whose parameters alone are trained now, where there are several of them."""
+        if len(self._trainer.optimizers) == 1:
+            return None
+        trained = [
+            optimizer
+            for optimizer in self._trainer.optimizers
+            if any(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
+        ]
+        return trained[0] if len(trained) == 1 else None
+
+    def stepped(self) -> None:
+        """Notes that an optimizer was called."""
+        self._stepped = not self.automatic
+        self._steps += self._job.sync_gradients
+
+    def _end_step(self) -> None:
         """Logs what came of the step."""
-        self._results.end_step(self._logs)
+        self._results.end_step(self._logs, self._metrics)
         assert self._stream is not None
         self._stream.end_step()
+        if self.automatic:
+            self._progress.end_step()
+
+    def after_step(self) -> None:
+        """Lets a rank that has to take the last step of an epoch over still find the metrics of that epoch."""
+        if self._job.step_in_epoch >= self._trainer.num_training_batches:
+            self._job.reduce(0.0)
 
     def _work_on_spare(self, batch: Any) -> None:
-        trainer = self._trainer
-        self._given = False
-        output = call._call_strategy_hook(trainer, "training_step", batch, self._job.step_in_epoch)
-        if self.automatic and output is not None:
-            loss = output["loss"] if isinstance(output, dict) else output
-            call._call_strategy_hook(trainer, "backward", loss, trainer.optimizers[0])
+        """Works on a micro-batch of which nothing is kept: in the rehearsal, or as this process joins."""
+        trainer, epoch = self._trainer, self._trainer.fit_loop.epoch_loop
+        self._given, self._spare, self._steps, self._raw = False, True, 0, batch
+        try:
+            with self._job.micro_batch():
+                arguments = epoch._build_kwargs(OrderedDict(), batch, self._job.step_in_epoch)
+                output = call._call_strategy_hook(trainer, "training_step", *arguments.values())
+                if self.automatic and output is not None:
+                    loss = output["loss"] if isinstance(output, Mapping) else output
+                    call._call_strategy_hook(trainer, "backward", loss, trainer.optimizers[0])
+        finally:
+            self._spare = False
+        if self._job.sync_gradients and not self.automatic:
+            progress = epoch.manual_optimization.optim_step_progress
+            for counted in (progress.total, progress.current):
+                counted.increment_by(self._steps)
 
     def finish(self) -> None:
         """Ends the training of this `fit` on all ranks."""

@@ -7,6 +7,8 @@ It trains ``epochs`` epochs of the module ``kind``, or until there is a file ``s
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,10 +28,16 @@ job = elastic.init(BATCH, options.get("micro", MICRO))
 
 
 class Pace(Callback):
-    """Takes its time for a step, and ends the training where the test says so."""
+    """Takes its time for a step, and ends the training, or the last rank in a validation, where the test says so."""
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         time.sleep(options.get("pace", 0.0))
+
+    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
+        last = job.rank is not None and job.rank == (job.world_size or 0) - 1 > 0
+        if last and job.step == options.get("dies") and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if job.reduce(float((folder / "stop").exists()), op="max"):
