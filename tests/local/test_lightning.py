@@ -14,7 +14,7 @@ import torch
 
 from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
-from tests.support.lightning_modules import MODULES, train
+from tests.support.lightning_modules import MODULES, train, train_with_fabric
 from tests.support.resizes import LONG, allow, formed
 
 SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "lightning_train.py"
@@ -76,13 +76,22 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("step", [9, 18])
-def test_a_rank_is_killed_in_the_validation(step: int, tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "dies": step})
-    with launched("--nodes", "1:3", "--", SCRIPT, options, cwd=tmp_path) as job:
+def test_a_rank_is_killed_in_a_validation(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "dies": 9})
+    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     assert (tmp_path / "died").exists()
     assert assert_as_plain(tmp_path, "measured") == EPOCHS
+
+
+@pytest.mark.thorough
+def test_a_loop_over_fabric_trains_what_fabric_alone_does(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "epochs": EPOCHS, "fabric": True})
+    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    plain = train_with_fabric("auto", range(EPOCHS)).state_dict()
+    for name, ours in torch.load(tmp_path / "weights.pt").items():
+        torch.testing.assert_close(ours, plain[name], rtol=0, atol=1e-9)
 
 
 @pytest.mark.thorough

@@ -210,3 +210,25 @@ def make_trainer(folder: Path, epochs: int, *callbacks: Any, strategy: Any = "au
             **options,
         }
     )
+
+
+def train_with_fabric(strategy: Any, epochs: Any) -> Any:
+    """Trains a network in a loop over Fabric; returns it.
+
+    Args:
+        strategy: Of Fabric.
+        epochs: What the loop goes over.
+    """
+    torch.manual_seed(3)
+    fabric = lightning.Fabric(accelerator="cpu", strategy=strategy)
+    network = Classifier().net
+    optimizer = torch.optim.AdamW(network.parameters(), 0.01)
+    model, optimizer = fabric.setup(network, optimizer)
+    loader = fabric.setup_dataloaders(data("adam")["train_dataloaders"])
+    for _ in epochs:
+        for x, y in loader:
+            optimizer.zero_grad()
+            fabric.backward(functional.cross_entropy(model(x), y))
+            fabric.clip_gradients(model, optimizer, max_norm=0.3)
+            optimizer.step()
+    return network

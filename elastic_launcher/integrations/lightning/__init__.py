@@ -1,4 +1,4 @@
-"""Lightning modules as elastic jobs: a strategy for Lightning's Trainer.
+"""Lightning modules as elastic jobs: strategies for Lightning's Trainer and for Fabric.
 
     import elastic_launcher.torch as elastic
     from elastic_launcher.integrations.lightning import ElasticStrategy
@@ -11,6 +11,7 @@ To Lightning each process is alone, and one batch is one optimizer step of the j
 the number of ranks.
 """
 
+from elastic_launcher.integrations.lightning.fabric import ElasticFabricStrategy
 from elastic_launcher.integrations.lightning.strategy import ElasticStrategy
 
-__all__ = ["ElasticStrategy"]
+__all__ = ["ElasticFabricStrategy", "ElasticStrategy"]

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from elastic_launcher.integrations.lightning.metrics import EvaluationMetrics
+from elastic_launcher.integrations.lightning.step_logs import ComparedResults
 from elastic_launcher.torch import Job
 
 STEPS = ("validation_step", "test_step", "on_validation_batch", "on_test_batch")  # what runs for a batch
@@ -32,6 +33,7 @@ class Evaluation:
         self._loaders: list[SharedLoader] = []
         self._store = loop._store_dataloader_outputs
         loop._store_dataloader_outputs = self._end_loader
+        loop._results = ComparedResults(False, loop.trainer.strategy.alike)
 
     def share(self, loader: Any) -> Any:
         """Returns what Lightning is to take for one of its loaders.

@@ -148,10 +148,14 @@ class EvaluationMetrics:
         self._metrics = metrics_of(module)
         self._before = copied(self._metrics.items())
         self._counts = counts(self._metrics)
+        self._forms: dict[str, torch.Tensor] = {}  # no rows, of the kind that there would be
 
     def forget(self) -> None:
         """Puts the states back that were there before."""
         for name, metric in self._updated().items():
+            for state, kind in kinds(metric).items():
+                if kind == "cat" and (rows := getattr(metric, state)):
+                    self._forms[f"{name}.{state}"] = _rows(rows)[:0]
             set_states(metric, self._before[name])
 
     def _updated(self) -> dict[str, Metric]:
@@ -176,7 +180,8 @@ class EvaluationMetrics:
                 if kind == "sum":
                     found["sum"][key] = value - self._before[name][state]
                 elif kind == "cat":
-                    found["cat"][key] = _rows(value[len(self._before[name][state]) :])
+                    new = value[len(self._before[name][state]) :]
+                    found["cat"][key] = _rows(new) if new else self._forms[key]
                 else:
                     found["max"][key] = value if kind == "max" else -value
         return found
@@ -197,4 +202,4 @@ class EvaluationMetrics:
 
 
 def _rows(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([part if part.ndim else part[None] for part in parts]) if parts else torch.zeros(0)
+    return torch.cat([part if part.ndim else part[None] for part in parts])

@@ -22,9 +22,9 @@ VALUE, WEIGHT, CALLS, HASH = range(4)  # rows of what is summed
 
 @dataclass(frozen=True)
 class Call:
-    """A call of `log` in this step: its arguments, and how its values are brought together (mean, sum, max, min)."""
+    """A call of `log`: hook and name, the options, and how its values are brought together (mean, sum, max, min)."""
 
-    arguments: tuple[Any, ...]
+    arguments: tuple[str, str]
     named: dict[str, Any]
     kind: str
 
@@ -142,15 +142,37 @@ def _hash(key: str) -> int:
     return zlib.crc32(key.encode()) % HASHES
 
 
-class StepResults(_ResultCollection):
+class ComparedResults(_ResultCollection):
+    """Lightning's collection of what a loop logs. What is logged at an epoch's end must be equal on all ranks.
+
+    Args:
+        training: Whether the loop trains.
+        alike: Returns a value that is the same on all ranks, given where it is logged, its name, and this rank's value.
+    """
+
+    def __init__(self, training: bool, alike: Callable[[str, str, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(training=training)
+        self._alike = alike
+
+    def log(self, fx: str, name: str, value: Any, **named: Any) -> None:
+        """Takes a value that the module logs."""
+        if fx.endswith("epoch_end") and isinstance(value, torch.Tensor) and not named.get("rank_zero_only"):
+            value = self._alike(fx, name, value)
+        super().log(fx, name, value, **named)
+
+
+class StepResults(ComparedResults):
     """Lightning's collection of what the training loop logs; while a micro-batch runs, `StepLogs` takes it.
+
+    Args:
+        alike: As in `ComparedResults`.
 
     Attributes:
         logs: Where to; None where Lightning takes what is logged at once.
     """
 
-    def __init__(self) -> None:
-        super().__init__(training=True)
+    def __init__(self, alike: Callable[[str, str, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(True, alike)
         self.logs: StepLogs | None = None
         self._recipes: dict[str, Call] = {}
         self._metrics: dict[str, tuple[Call, Metric]] = {}  # that were logged in this step
@@ -169,8 +191,7 @@ class StepResults(_ResultCollection):
             self._metrics[f"{fx}.{name}"] = Call((fx, name), named, ""), value
             return
         kind = _kind(named.get("reduce_fx", torch.mean))
-        call = Call((fx, name), named, kind)
-        self.logs.add(f"{fx}.{name}", call, value, named.get("batch_size"))
+        self.logs.add(f"{fx}.{name}", Call((fx, name), named, kind), value, named.get("batch_size"))
 
     def end_step(self, logs: StepLogs, metrics: TrainingMetrics) -> None:
         """Logs what came of a whole step, as if one batch had been logged."""
@@ -185,7 +206,8 @@ class StepResults(_ResultCollection):
             self._log(call, metric)
 
     def _log(self, call: Call, value: Any) -> None:
-        super().log(*call.arguments, value, **call.named)
+        fx, name = call.arguments
+        super().log(fx, name, value, **call.named)
         if isinstance(value, torch.Tensor):
             self._recipes[".".join(call.arguments)] = call
 
@@ -209,7 +231,7 @@ class StepResults(_ResultCollection):
         self._recipes = {}
         for key, one in kept.items():
             value = one["values"]["value"]
-            self._log(Call(tuple(one["call"]), {**one["named"], "sync_dist_fn": reduce}, ""), value)
+            self._log(Call(one["call"], {**one["named"], "sync_dist_fn": reduce}, ""), value)
             vars(self[key]).update(one["values"])
 
 

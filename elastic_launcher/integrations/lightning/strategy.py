@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -18,11 +18,12 @@ from torch.optim import Optimizer
 from elastic_launcher.integrations.lightning.checks import check, read_training
 from elastic_launcher.integrations.lightning.evaluation import Evaluation
 from elastic_launcher.integrations.lightning.rank_zero import become_rank_zero, choose_versions
+from elastic_launcher.integrations.lightning.ranks import Ranks, reduced
 from elastic_launcher.integrations.lightning.training import Training
 from elastic_launcher.torch import Job
 
 
-class ElasticStrategy(SingleDeviceStrategy):
+class ElasticStrategy(Ranks, SingleDeviceStrategy):
     """Trains on all ranks of an elastic job: `Trainer(strategy=ElasticStrategy(job))`.
 
     To Lightning each process is alone, and one batch is one optimizer step of the job, whatever the number of ranks.
@@ -45,8 +46,7 @@ class ElasticStrategy(SingleDeviceStrategy):
         share_validation: bool = True,
         **options: Any,
     ) -> None:
-        accelerator = CUDAAccelerator() if job.device.type == "cuda" else CPUAccelerator()
-        super().__init__(device=job.device, accelerator=accelerator, **options)
+        super().__init__(device=job.device, **options)
         self.job = job
         self.local_rank = job.local_rank
         self._weight = weight
@@ -55,23 +55,7 @@ class ElasticStrategy(SingleDeviceStrategy):
         self._evaluations: dict[int, Evaluation] = {}  # by the loop
         self._trainer: Any = None
         self._sigterm: Any = None
-        self._left = False
         self.show_rank()
-
-    @property
-    def global_rank(self) -> int:  # type: ignore[override]
-        """The rank in the job; 1 before this process is admitted, since none is rank 0 then."""
-        rank = self.job.rank
-        return 1 if rank is None or self._left else rank
-
-    @global_rank.setter
-    def global_rank(self, rank: int) -> None:
-        pass
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this process is rank 0 now."""
-        return self.global_rank == 0
 
     def show_rank(self, in_epoch: bool = False) -> None:
         """Has Lightning write files on rank 0 alone; another process may have become it."""
@@ -81,7 +65,7 @@ class ElasticStrategy(SingleDeviceStrategy):
 
     def leave(self) -> None:
         """Notes that this process leaves the job: it writes no files on its way out, and waits for nobody."""
-        self._left = True
+        self.left = True
 
     def setup_environment(self) -> None:
         """Has loggers choose their folder."""
@@ -172,7 +156,7 @@ class ElasticStrategy(SingleDeviceStrategy):
     @property
     def _talks(self) -> bool:
         """Whether the ranks can bring something together now: not before this process is admitted."""
-        return self.job.rank is not None and not self._left and not (self._training is not None and self._training.over)
+        return self.job.rank is not None and not self.left and not (self._training is not None and self._training.over)
 
     def _refuse_in_step(self, what: str) -> None:
         if self._training is not None and self._training.in_step:
@@ -181,14 +165,30 @@ class ElasticStrategy(SingleDeviceStrategy):
                 "self.log, which brings them together; or call it where a step is done, in on_train_batch_end say"
             )
 
+    def alike(self, fx: str, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Returns a value that a module logs at an epoch's end, the same on all ranks.
+
+        Raises:
+            RuntimeError: If it differs between ranks: it was computed from a part of the samples.
+        """
+        if not self._talks or self._trainer.sanity_checking:
+            return value
+        found = self.job.reduce({"most": value, "least": -value}, op="max")
+        most, least = float(found["most"]), -float(found["least"])
+        if math.isfinite(most - least) and not math.isclose(most, least, rel_tol=1e-5, abs_tol=1e-9):
+            raise RuntimeError(
+                f"self.log({name!r}) in {fx} gets {least:g} on one rank and {most:g} on another: each has seen a part "
+                "of the samples. Log it in the step, or use a metric of torchmetrics; for a validation you may pass "
+                "share_validation=False to ElasticStrategy, so that each rank evaluates all batches"
+            )
+        return torch.full_like(value, most)
+
     def reduce(self, tensor: Any, *args: Any, reduce_op: Any = "mean", **kwargs: Any) -> Any:
         """Returns the mean or the sum of a value over all ranks; lengths of loaders are the same on all."""
         self._refuse_in_step("strategy.reduce")
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not self._talks:
             return tensor
-        op = str(reduce_op).rpartition(".")[2].lower()
-        found = self.job.reduce(tensor, op={"avg": "mean"}.get(op, op))
-        return torch.as_tensor(found, dtype=tensor.dtype, device=tensor.device).reshape(tensor.shape)
+        return reduced(self.job, tensor, reduce_op)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Returns whether all ranks, or any, decide for something."""
@@ -207,17 +207,6 @@ class ElasticStrategy(SingleDeviceStrategy):
         if name == "Trainer.save_checkpoint" and self._talks:
             self._refuse_in_step("save_checkpoint")
             self.job.reduce(0.0)
-
-    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Is refused: what it returned would have another shape after a resize.
-
-        Raises:
-            RuntimeError: Always.
-        """
-        raise RuntimeError(
-            "all_gather returns another shape at each number of ranks, which changes: use a torchmetrics metric in "
-            "validation_step, or job.gather(fn, loader), which brings rows together in the order of the samples"
-        )
 
     def on_train_end(self) -> None:
         """Ends the training on all ranks."""

@@ -38,7 +38,7 @@ class Training:
         self._stream: Stream | None = None
         self._loader: Any = None
         self._progress = Progress(trainer, job)
-        self._results = StepResults()
+        self._results = StepResults(trainer.strategy.alike)
         self._logs = StepLogs(job, tracked=self.automatic)
         self._metrics = TrainingMetrics(trainer.lightning_module)
         self._batch: Any = None

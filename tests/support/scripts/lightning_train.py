@@ -18,8 +18,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 import elastic_launcher.torch as elastic
-from elastic_launcher.integrations.lightning import ElasticStrategy
-from tests.support.lightning_modules import BATCH, MICRO, train
+from elastic_launcher.integrations.lightning import ElasticFabricStrategy, ElasticStrategy
+from tests.support.lightning_modules import BATCH, MICRO, train, train_with_fabric
 
 options = json.loads(sys.argv[1])
 folder = Path(options["folder"])
@@ -44,7 +44,10 @@ class Pace(Callback):
             trainer.should_stop = True
 
 
-module, history = train(options["kind"], folder, options["epochs"], Pace(), strategy=ElasticStrategy(job))
+if options.get("fabric"):
+    module, history = train_with_fabric(ElasticFabricStrategy(job), job.epochs(options["epochs"])), []
+else:
+    module, history = train(options["kind"], folder, options["epochs"], Pace(), strategy=ElasticStrategy(job))
 if job.is_main:
     torch.save(module.state_dict(), folder / "weights.pt")
     (folder / "history.json").write_text(json.dumps(history))

@@ -1,0 +1,62 @@
+"""What the strategies for Trainer and Fabric say of ranks: a rank may change, and nobody is rank 0 at first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from elastic_launcher.torch import Job
+
+ALL_GATHER = (
+    "all_gather returns another shape at each number of ranks, which changes: use a torchmetrics metric in "
+    "validation_step, or job.gather(fn, loader), which brings rows together in the order of the samples"
+)
+
+
+class Ranks:
+    """The ranks of a job, as one of Lightning's strategies shows them.
+
+    Attributes:
+        job: The job.
+        left: Whether this process is on its way out of the job.
+    """
+
+    job: Job
+    left: bool = False
+
+    @property
+    def global_rank(self) -> int:
+        """The rank in the job; 1 before this process is admitted, since none is rank 0 then."""
+        rank = self.job.rank
+        return 1 if rank is None or self.left else rank
+
+    @global_rank.setter
+    def global_rank(self, rank: int) -> None:
+        """Lightning's own: each process is alone."""
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process is rank 0 now."""
+        return self.global_rank == 0
+
+    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Is refused: what it returned would have another shape after a resize.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(ALL_GATHER)
+
+
+def reduced(job: Job, tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:
+    """Returns what a value is reduced to over all ranks.
+
+    Args:
+        job: The job.
+        tensor: This rank's value.
+        reduce_op: mean, avg, sum, max or min; or torch's.
+    """
+    op = str(reduce_op).rpartition(".")[2].lower()
+    found = job.reduce(tensor, op={"avg": "mean"}.get(op, op))
+    return torch.as_tensor(found, dtype=tensor.dtype, device=tensor.device).reshape(tensor.shape)
