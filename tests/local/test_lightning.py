@@ -14,7 +14,7 @@ import torch
 
 from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
-from tests.support.lightning_modules import MODULES, train, train_with_fabric
+from tests.support.lightning_modules import MODULES, deciding, train, train_with_fabric
 from tests.support.resizes import LONG, allow, formed
 
 SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "lightning_train.py"
@@ -53,12 +53,39 @@ def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | N
         return [event["world_size"] for event in job.events.of("generation_formed")]
 
 
-@pytest.mark.parametrize(
-    "kind", ["measured", *(pytest.param(one, marks=pytest.mark.thorough) for one in MODULES if one != "measured")]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", MODULES)
 def test_two_ranks_train_what_lightning_alone_does(kind: str, tmp_path: Path) -> None:
     trained(tmp_path, kind, "2:2")
     assert assert_as_plain(tmp_path, kind) == EPOCHS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("micro", [24, 2])
+def test_three_ranks_train_what_lightning_alone_does(micro: int, tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "micro": micro})
+    with launched("--nodes", "3:3", "--", SCRIPT, options, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_as_plain(tmp_path, "measured") == EPOCHS
+
+
+@pytest.mark.thorough
+def test_callbacks_save_and_stop_on_all_ranks_alike_through_the_loss_of_rank_0(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 9, "decides": True})
+    fault = {"ELASTIC_FAULT": "reduction@12:1"}
+    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path, environment=fault) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    plain, expected = train("adam", tmp_path / "plain", 9, *deciding(tmp_path / "plain_saved"))
+    history = json.loads((tmp_path / "history.json").read_text())
+    assert len(history) == len(expected) < 80
+    assert history[-1] == pytest.approx(expected[-1], rel=1e-9)
+    names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("saved", "plain_saved")]
+    assert names[0] == names[1]
+    for name in names[0]:
+        ours, theirs = (torch.load(tmp_path / folder / name, weights_only=False) for folder in ("saved", "plain_saved"))
+        assert ours["global_step"] == theirs["global_step"]
+        for key, value in theirs["state_dict"].items():
+            torch.testing.assert_close(ours["state_dict"][key], value, rtol=0, atol=1e-9)
 
 
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional
@@ -68,6 +68,9 @@ class Measured(Classifier):
         self.log("accuracy", self.train_accuracy, on_step=True, on_epoch=True)
         return {"loss": loss, "logits": logits.detach()}
 
+    def on_train_epoch_end(self) -> None:
+        self.log("once", self.trainer.callback_metrics["accuracy_epoch"] / 2)
+
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         x, y = batch
         logits = self.net(x)
@@ -88,6 +91,16 @@ class Measured(Classifier):
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.1)
         epochs = {"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), "interval": "epoch"}
         return [optimizer], [epochs, {"scheduler": plateau, "monitor": "val_loss/dataloader_idx_0"}]
+
+
+class Estimated(Classifier):
+    """One whose schedule is as long as the training."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.RMSprop(self.parameters(), 0.01)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=steps)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class Manual(Classifier):
@@ -162,9 +175,20 @@ class History(Callback):
 MODULES: Mapping[str, Callable[[], Any]] = {
     "adam": Classifier,
     "measured": Measured,
+    "estimated": Estimated,
     "manual": Manual,
     "adversaries": Adversaries,
 }
+
+
+def deciding(folder: Path) -> list[Any]:
+    """Returns callbacks that save, stop and log."""
+    return [
+        ModelCheckpoint(folder, monitor="val_loss", save_top_k=2, save_last=True),
+        ModelCheckpoint(folder, filename="mid-{step}", every_n_train_steps=5, save_top_k=-1),
+        EarlyStopping("val_loss", patience=1, min_delta=0.02),
+        LearningRateMonitor("step"),
+    ]
 
 
 def samples(count: int, seed: int = 0) -> Any:

@@ -36,14 +36,14 @@ class Progress:
         """Begins `fit`: takes in what Lightning has counted before, in another `fit` or in a checkpoint of its own.
 
         Args:
-            steps: Steps of an epoch.
+            steps: Steps of an epoch, for a checkpoint; 0 without one.
 
         Returns:
             The epoch, and the steps done in it, at which Lightning's checkpoint has the job start; or None.
         """
         fit = self._trainer.fit_loop
         done = fit.epoch_loop.batch_progress.total.processed
-        if done and fit._loaded_from_state_dict:
+        if steps:
             return divmod(done, steps)
         self.first_epoch, self._first_step = fit.epoch_progress.current.processed, done - self._job.step
         return None
@@ -52,7 +52,8 @@ class Progress:
         """Counts the epochs that are done."""
         fit = self._trainer.fit_loop
         for loop in (fit, fit.epoch_loop, fit.epoch_loop.val_loop, *_optimizations(fit)):
-            loop.reset_restart_stage()
+            if hasattr(loop, "reset_restart_stage"):  # from 2.5 on
+                loop.reset_restart_stage()
             for flag in ("_restarting", "_loaded_from_state_dict", "_resuming_from_checkpoint"):
                 if hasattr(loop, flag):
                     setattr(loop, flag, False)

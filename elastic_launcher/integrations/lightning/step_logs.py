@@ -230,9 +230,10 @@ class StepResults(ComparedResults):
         self.clear()
         self._recipes = {}
         for key, one in kept.items():
-            value = one["values"]["value"]
-            self._log(Call(one["call"], {**one["named"], "sync_dist_fn": reduce}, ""), value)
+            call = Call(one["call"], {**one["named"], "sync_dist_fn": reduce}, "")
+            _ResultCollection.log(self, *call.arguments, one["values"]["value"], **call.named)  # compares nothing
             vars(self[key]).update(one["values"])
+            self._recipes[key] = call
 
 
 def _kind(reduce_fx: str | Callable[..., Any]) -> str:

@@ -55,6 +55,7 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         self._evaluations: dict[int, Evaluation] = {}  # by the loop
         self._trainer: Any = None
         self._sigterm: Any = None
+        self._restored = False  # whether the next fit starts from a checkpoint of Lightning
         self.show_rank()
 
     def show_rank(self, in_epoch: bool = False) -> None:
@@ -73,13 +74,20 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         assert self.lightning_module is not None
         choose_versions(self.lightning_module.trainer)
 
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Loads a checkpoint of Lightning, on each rank; the job starts where that was."""
+        assert self.lightning_module is not None
+        self._restored = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
+        return super().load_checkpoint(*args, **kwargs)
+
     def setup(self, trainer: Any) -> None:
         """Moves the module to the device, makes its optimizers, and prepares all of them for the job."""
         self._trainer = trainer
         fits = trainer.state.fn == TrainerFn.FITTING
         if fits:
             check(trainer)
-            self._training = Training(trainer, self.job, self._weight)
+            self._training = Training(trainer, self.job, self._weight, restored=self._restored)
+            self._restored = False
         super().setup(trainer)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         if fits and self._training is not None:

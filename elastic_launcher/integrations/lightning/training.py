@@ -28,13 +28,15 @@ class Training:
         trainer: Lightning's Trainer.
         job: The job.
         weight: Returns what the loss of a micro-batch is a mean over; its samples if None.
+        restored: Whether Lightning has loaded a checkpoint of its own.
     """
 
-    def __init__(self, trainer: Any, job: Job, weight: Callable[[Any], float] | None) -> None:
+    def __init__(self, trainer: Any, job: Job, weight: Callable[[Any], float] | None, *, restored: bool) -> None:
         self.automatic: bool = trainer.lightning_module.automatic_optimization
         self._trainer = trainer
         self._job = job
         self._weight = weight
+        self._restored = restored
         self._stream: Stream | None = None
         self._loader: Any = None
         self._progress = Progress(trainer, job)
@@ -88,7 +90,7 @@ class Training:
 
     def _begin(self) -> Stream:
         trainer = self._trainer
-        at = self._progress.begin(trainer.num_training_batches)
+        at = self._progress.begin(trainer.num_training_batches if self._restored else 0)
         if at is not None:
             self._job.start_at(*at)
         epochs = trainer.fit_loop.max_epochs

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.integrations.lightning import ElasticFabricStrategy, ElasticStrategy
-from tests.support.lightning_modules import BATCH, MICRO, train, train_with_fabric
+from tests.support.lightning_modules import BATCH, MICRO, deciding, train, train_with_fabric
 
 options = json.loads(sys.argv[1])
 folder = Path(options["folder"])
@@ -47,7 +47,9 @@ class Pace(Callback):
 if options.get("fabric"):
     module, history = train_with_fabric(ElasticFabricStrategy(job), job.epochs(options["epochs"])), []
 else:
-    module, history = train(options["kind"], folder, options["epochs"], Pace(), strategy=ElasticStrategy(job))
+    callbacks = deciding(folder / "saved") if options.get("decides") else []
+    strategy = ElasticStrategy(job)
+    module, history = train(options["kind"], folder, options["epochs"], Pace(), *callbacks, strategy=strategy)
 if job.is_main:
     torch.save(module.state_dict(), folder / "weights.pt")
     (folder / "history.json").write_text(json.dumps(history))

@@ -6,14 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from torch.utils.data import DataLoader
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.integrations.lightning import ElasticStrategy
-from tests.support.lightning_modules import BATCH, MICRO, MODULES, Classifier, data, make_trainer, samples, train
+from tests.support.lightning_modules import (
+    BATCH,
+    MICRO,
+    MODULES,
+    Classifier,
+    data,
+    deciding,
+    make_trainer,
+    samples,
+    train,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +33,8 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def strategy() -> ElasticStrategy:
-    return ElasticStrategy(elastic.init(BATCH, MICRO))
+def strategy(micro: int = MICRO) -> ElasticStrategy:
+    return ElasticStrategy(elastic.init(BATCH, micro))
 
 
 def assert_same(ours: tuple[Any, list[Any]], theirs: tuple[Any, list[Any]]) -> None:
@@ -34,6 +44,40 @@ def assert_same(ours: tuple[Any, list[Any]], theirs: tuple[Any, list[Any]]) -> N
         assert row == pytest.approx(expected, rel=1e-9, abs=1e-12)
     for one, other in zip(ours[0].parameters(), theirs[0].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
+def test_whole_batches_in_other_precisions_are_those_of_lightning(precision: str, tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    ours, rows = train("adam", tmp_path / "ours", 2, strategy=strategy(BATCH), precision=precision)
+    plain, expected = train("adam", tmp_path / "plain", 2, precision=precision)
+    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5 if "mixed" in precision else 1e-2)
+    assert rows[-1] == pytest.approx(expected[-1], rel=1e-2)
+
+
+def test_a_data_module_and_a_dictionary_of_outputs(tmp_path: Path) -> None:
+    class Held(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader(samples(50), batch_size=BATCH, shuffle=True)
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(samples(20), batch_size=10)
+
+    class Shaped(Classifier):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return batch[0][:, None], batch[1]
+
+        def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+            assert batch[0].shape[1:] == (1, 6)
+            return {"loss": self.net(batch[0][:, 0]).mean()}
+
+        def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+            self.log("val_loss", self.net(batch[0][:, 0]).mean())
+
+    trainer = make_trainer(tmp_path, 2, strategy=strategy())
+    trainer.fit(Shaped(), datamodule=Held())
+    assert trainer.global_step == 6 and "val_loss" in trainer.callback_metrics
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -60,18 +104,9 @@ def test_options_of_the_trainer_mean_what_they_mean(options: dict[str, Any], tmp
     assert_same(ours, train("adam", tmp_path / "plain", 2, **options))
 
 
-def callbacks(folder: Path) -> list[Any]:
-    return [
-        ModelCheckpoint(folder, monitor="val_loss", save_top_k=2, save_last=True),
-        ModelCheckpoint(folder, filename="mid-{step}", every_n_train_steps=5, save_top_k=-1),
-        EarlyStopping("val_loss", patience=1, min_delta=0.02),
-        LearningRateMonitor("step"),
-    ]
-
-
 def test_callbacks_save_stop_and_log_as_in_lightning(tmp_path: Path) -> None:
-    ours = train("adam", tmp_path / "ours", 9, *callbacks(tmp_path / "ours"), strategy=strategy())
-    theirs = train("adam", tmp_path / "plain", 9, *callbacks(tmp_path / "plain"))
+    ours = train("adam", tmp_path / "ours", 9, *deciding(tmp_path / "ours"), strategy=strategy())
+    theirs = train("adam", tmp_path / "plain", 9, *deciding(tmp_path / "plain"))
     assert_same(ours, theirs)
     assert theirs[1][-1][0] < 8
     assert {path.name for path in (tmp_path / "ours").iterdir()} == {
@@ -85,9 +120,9 @@ def test_callbacks_save_stop_and_log_as_in_lightning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mid-step=10.ckpt", "last.ckpt"])
 def test_a_checkpoint_of_lightning_is_continued_where_it_was(name: str, tmp_path: Path) -> None:
-    whole = train("adam", tmp_path / "plain", 3, *callbacks(tmp_path / "plain")[:2])
+    whole = train("adam", tmp_path / "plain", 3, *deciding(tmp_path / "plain")[:2])
     folder = tmp_path / "first"
-    train("adam", folder, 2, *callbacks(folder)[:2], strategy=strategy())
+    train("adam", folder, 2, *deciding(folder)[:2], strategy=strategy())
     rest, rows = train("adam", tmp_path / "rest", 3, strategy=strategy(), ckpt_path=folder / name)
     for one, other in zip(rest.parameters(), whole[0].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
@@ -97,7 +132,7 @@ def test_a_checkpoint_of_lightning_is_continued_where_it_was(name: str, tmp_path
 
 def test_lightning_alone_continues_from_a_checkpoint_of_an_elastic_job(tmp_path: Path) -> None:
     whole = train("adam", tmp_path / "plain", 3)
-    train("adam", tmp_path / "first", 2, *callbacks(tmp_path / "first")[:1], strategy=strategy())
+    train("adam", tmp_path / "first", 2, *deciding(tmp_path / "first")[:1], strategy=strategy())
     rest = train("adam", tmp_path / "rest", 3, ckpt_path=tmp_path / "first" / "last.ckpt")
     for one, other in zip(rest[0].parameters(), whole[0].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
