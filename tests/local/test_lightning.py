@@ -28,11 +28,11 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def assert_as_plain(folder: Path, kind: str) -> int:
+def assert_as_plain(folder: Path, kind: str, **options: Any) -> int:
     """Fails unless the weights, the history and the log are those of Lightning alone; returns the number of epochs."""
     history = json.loads((folder / "history.json").read_text())
-    epochs = int(history[-1][0]) + 1
-    plain, expected = train(kind, folder / "plain", epochs)
+    epochs = int(max(row[0] for row in history)) + 1
+    plain, expected = train(kind, folder / "plain", epochs, **options)
     assert len(history) == len(expected)
     for ours, theirs in zip(history, expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
@@ -70,6 +70,28 @@ def test_three_ranks_train_what_lightning_alone_does(micro: int, tmp_path: Path)
 
 
 @pytest.mark.thorough
+def test_epochs_that_end_early(tmp_path: Path) -> None:
+    options = {"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "trainer": {"limit_train_batches": 4}}
+    with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_as_plain(tmp_path, "adam", limit_train_batches=4) == EPOCHS
+
+
+@pytest.mark.thorough
+def test_two_ranks_continue_from_a_checkpoint_of_lightning(tmp_path: Path) -> None:
+    train("adam", tmp_path / "first", 2, *deciding(tmp_path / "saved"))
+    options = {"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS}
+    options["trainer"] = {"ckpt_path": str(tmp_path / "saved" / "mid-step=10.ckpt")}
+    with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    plain, expected = train("adam", tmp_path / "plain", EPOCHS)
+    history = json.loads((tmp_path / "history.json").read_text())
+    assert history[0][:3] == [1, 1, 11] and history[-1] == pytest.approx(expected[-1], rel=1e-9)
+    for name, ours in torch.load(tmp_path / "weights.pt").items():
+        torch.testing.assert_close(ours, plain.state_dict()[name], rtol=0, atol=1e-9)
+
+
+@pytest.mark.thorough
 def test_callbacks_save_and_stop_on_all_ranks_alike_through_the_loss_of_rank_0(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 9, "decides": True})
     fault = {"ELASTIC_FAULT": "reduction@12:1"}
@@ -91,7 +113,7 @@ def test_callbacks_save_and_stop_on_all_ranks_alike_through_the_loss_of_rank_0(t
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
-    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.02})
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.05})
     with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
         last = formed(job, 1, 0)
         for size in (3, 2):
@@ -105,7 +127,7 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_rank_is_killed_in_a_validation(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "dies": 9})
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
+    with launched("--nodes", "3:3", "--", SCRIPT, options, cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     assert (tmp_path / "died").exists()
     assert assert_as_plain(tmp_path, "measured") == EPOCHS
@@ -122,15 +144,16 @@ def test_a_loop_over_fabric_trains_what_fabric_alone_does(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_rank_0_is_killed(tmp_path: Path) -> None:
-    sizes = trained(tmp_path, "measured", "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
+@pytest.mark.parametrize("fault", ["reduction@7:1", "reduced@8:1", "step@17:2"])
+def test_a_rank_is_killed(fault: str, tmp_path: Path) -> None:
+    sizes = trained(tmp_path, "measured", "2:2", {"ELASTIC_FAULT": fault})
     assert len(sizes) > 1
     assert assert_as_plain(tmp_path, "measured") == EPOCHS
 
 
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.02})
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.05})
     with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         first = formed(job, 2, 0)
         os.kill(job.node_pid(1), signal.SIGTERM)
@@ -143,7 +166,7 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["measured", "manual"])
 def test_a_stopped_job_resumes_at_another_size(kind: str, tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": 10_000, "pace": 0.02})
+    options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": 10_000, "pace": 0.05})
     with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
         formed(job, 1, 0)
         job.process.send_signal(signal.SIGTERM)

@@ -210,11 +210,15 @@ def data(kind: str) -> dict[str, Any]:
 def train(
     kind: str, folder: Path, epochs: int, *callbacks: Any, strategy: Any = "auto", ckpt_path: Any = None, **options: Any
 ) -> tuple[Any, list[Any]]:
-    """Trains a module; returns it and its history."""
+    """Trains a module and validates it; returns it and its history."""
     torch.manual_seed(3)
     module, history = MODULES[kind](), History()
     trainer = make_trainer(folder, epochs, history, *callbacks, strategy=strategy, **options)
-    trainer.fit(module, **data(kind), ckpt_path=ckpt_path)
+    loaders = data(kind)
+    trainer.fit(module, **loaders, ckpt_path=ckpt_path)
+    if "val_dataloaders" in loaders and not options.get("fast_dev_run"):
+        found = trainer.validate(module, loaders["val_dataloaders"], verbose=False)
+        history.rows.append([-1, *(value for one in found for _, value in sorted(one.items()))])
     return module, history.rows
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from elastic_launcher.integrations.lightning.metrics import EvaluationMetrics
 from elastic_launcher.integrations.lightning.step_logs import ComparedResults
@@ -68,7 +69,7 @@ class Evaluation:
         """Ends a loader whose batches this rank has done."""
         done = next((one for one in self._loaders if one.running), None)
         if done is not None:
-            while missing := self._bring_together(done):
+            while (missing := self._bring_together(done)) is not None:
                 for number in missing:
                     self._evaluate(done, number)
             done.running = False
@@ -85,16 +86,19 @@ class Evaluation:
         connector._first_loop_iter = first
         loader.done.append(number)
 
-    def _bring_together(self, loader: SharedLoader) -> list[int]:
-        """Gives what was logged, and metrics, the values of all ranks; returns which batches this rank has still to do.
+    def _bring_together(self, loader: SharedLoader) -> list[int] | None:
+        """Gives what was logged, and metrics, the values of all ranks.
 
         Largest values and rows come first: a rank that is lost in between is missing in the sums too.
+
+        Returns:
+            None; or where a rank was lost, which of its batches this rank does, before the ranks try again.
 
         Raises:
             RuntimeError: If ranks have other batches, or log other values.
         """
         if not loader.shared:
-            return []
+            return None
         if loader.spare:
             loader.spare = False
             self._forget(loader)
@@ -138,7 +142,7 @@ class Evaluation:
                 "cat": rows,  # type: ignore[dict-item]
             }
         )
-        return []
+        return None
 
     def _logged(self, loader: int) -> dict[str, Any]:
         """Returns what was logged for the batches of a loader, and counts for the whole evaluation."""
@@ -200,14 +204,16 @@ class SharedLoader:
     def __iter__(self) -> Iterator[Any]:
         self.running = True
         self.metrics = self._evaluation.begin_loader()
-        self._batches = list(self._loader.batch_sampler)
+        in_order = isinstance(self._loader.sampler, SequentialSampler)
+        if not (in_order and self._batches):
+            self._batches = list(self._loader.batch_sampler)
         total = self._evaluation.batches(self.number)
         self.shared = self._evaluation.shares
         job = self._evaluation._job
         mine = range(job.rank or 0, total, job.world_size or 1) if self.shared else range(total)
         self.spare = not mine and total > 0
         self.done = list(mine)
-        self.checksum = zlib.crc32(repr(self._batches[:total]).encode()) & 0xFFFFFF
+        self.checksum = 0 if in_order else zlib.crc32(pickle.dumps(self._batches[:total])) & 0xFFFFFF
         yield from self._read([0] if self.spare else self.done)
 
     def load(self, numbers: list[int]) -> list[Any]:

@@ -55,6 +55,7 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         self._evaluations: dict[int, Evaluation] = {}  # by the loop
         self._trainer: Any = None
         self._sigterm: Any = None
+        self._prepared: list[Any] = []  # modules and the scaler, which a second fit has too
         self._restored = False  # whether the next fit starts from a checkpoint of Lightning
         self.show_rank()
 
@@ -94,7 +95,9 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
             assert self.lightning_module is not None
             schedulers = [config.scheduler for config in self.lr_scheduler_configs]
             scaler = getattr(self.precision_plugin, "scaler", None)
-            self.job.prepare(self.lightning_module, *self.optimizers, *schedulers, *([scaler] if scaler else []))
+            lasting = [one for one in (self.lightning_module, scaler) if one is not None and one not in self._prepared]
+            self._prepared += lasting
+            self.job.prepare(*lasting, *self.optimizers, *schedulers)
             self._training.prepared()
         self._evaluation(trainer).begin()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -48,6 +49,7 @@ class Training:
         self._given = False  # whether the batch is what Lightning was given for this step
         self._spare = False  # whether the present one is of those
         self._stepped = False  # whether an optimizer was called in this micro-batch, with manual optimization
+        self._without_loss = False  # whether training_step returned None for the present one
         self._steps = 0  # of optimizers in the step with which this process joined
         trainer.fit_loop.epoch_loop._results = self._results
 
@@ -136,13 +138,20 @@ class Training:
         if self._joined:
             result = self._without_work(closure)
         else:
-            result = self._up_to_gradient(closure)
+            result = self._up_to_gradient(partial(self._once, closure))
         self._end_step()
-        if isinstance(closure, Closure) and closure._result is not None and result is not None:
-            result = closure._result.loss = torch.full_like(result, self._job.loss)  # of the step, for hooks
+        whole = torch.tensor(self._job.loss) if result is None else torch.full_like(result, self._job.loss)
+        if isinstance(closure, Closure) and closure._result is not None:
+            closure._result.loss = whole  # hooks see the loss of the step
+        return whole
+
+    def _once(self, closure: Callable[[], Any]) -> Any:
+        result = closure()
+        if self._without_loss:
+            self._job.backward(None, weight=0)  # after Lightning has cleared the gradients
         return result
 
-    def manual(self, step: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
+    def _manual(self, step: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
         """Runs `training_step` for each micro-batch, with the optimizers' steps in it; returns what the last gave."""
         progress = self._trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
 
@@ -191,7 +200,7 @@ class Training:
         if self._spare:
             return self._work(step, batch, *arguments)
         if not self.automatic:
-            return self.manual(step, batch, *arguments)
+            return self._manual(step, batch, *arguments)
         return torch.tensor(self._job.loss) if self._joined else self._work(step, batch, *arguments)
 
     def _work(self, step: Callable[..., Any], batch: Any, *arguments: Any) -> Any:
@@ -203,8 +212,7 @@ class Training:
         self._stepped = False
         output = step(self._batch, *arguments)
         self._metrics.check()
-        if output is None and self.automatic:
-            self._job.backward(None, weight=0)
+        self._without_loss = output is None and self.automatic
         return output
 
     def _to_device(self, batch: Any) -> Any:
@@ -263,12 +271,17 @@ class Training:
         """Works on a micro-batch of which nothing is kept: in the rehearsal, or as this process joins."""
         trainer, epoch = self._trainer, self._trainer.fit_loop.epoch_loop
         self._given, self._spare, self._steps, self._raw = False, True, 0, batch
+        if self._job.rank is not None:
+            self._progress.begin_epoch()
+            self._progress.begin_step()  # what training_step decides by the step, it decides as on the other ranks
         try:
             with self._job.micro_batch():
                 arguments = epoch._build_kwargs(OrderedDict(), batch, self._job.step_in_epoch)
                 output = call._call_strategy_hook(trainer, "training_step", *arguments.values())
-                if self.automatic and output is not None:
-                    loss = output["loss"] if isinstance(output, Mapping) else output
+                loss = output["loss"] if isinstance(output, Mapping) else output
+                if self._without_loss:
+                    self._job.backward(None, weight=0)
+                elif self.automatic:
                     call._call_strategy_hook(trainer, "backward", loss, trainer.optimizers[0])
         finally:
             self._spare = False

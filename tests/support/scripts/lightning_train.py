@@ -49,7 +49,8 @@ if options.get("fabric"):
 else:
     callbacks = deciding(folder / "saved") if options.get("decides") else []
     strategy = ElasticStrategy(job)
-    module, history = train(options["kind"], folder, options["epochs"], Pace(), *callbacks, strategy=strategy)
+    more = options.get("trainer", {})
+    module, history = train(options["kind"], folder, options["epochs"], Pace(), *callbacks, strategy=strategy, **more)
 if job.is_main:
     torch.save(module.state_dict(), folder / "weights.pt")
     (folder / "history.json").write_text(json.dumps(history))

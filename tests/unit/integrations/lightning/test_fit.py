@@ -210,3 +210,44 @@ def test_hooks_see_the_whole_gradient_once_and_the_loss_of_the_step(tmp_path: Pa
         return module.seen
 
     assert seen("ours", strategy()) == pytest.approx(seen("plain", "auto"), rel=1e-9)
+
+
+def test_memory_that_runs_out_halves_micro_batches(tmp_path: Path) -> None:
+    class Large(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if len(batch[0]) > 3 and isinstance(self.trainer.strategy, ElasticStrategy):
+                raise torch.OutOfMemoryError("a test")
+            return super().training_step(batch, batch_idx)
+
+    def trained(who: str, strategy: Any) -> tuple[Any, list[Any]]:
+        torch.manual_seed(3)
+        module = Large()
+        trainer = make_trainer(tmp_path / who, 2, strategy=strategy)
+        trainer.fit(module, **data("adam"))
+        return module, [[float(trainer.callback_metrics["loss_epoch"])]]
+
+    assert_same(trained("ours", strategy()), trained("plain", "auto"))
+
+
+def test_a_micro_batch_without_a_loss_is_left_out(tmp_path: Path) -> None:
+    class Choosy(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            wanted = batch[1] > 0
+            if not wanted.any():
+                return None
+            return self.net(batch[0]).square().mean()
+
+    class Chosen(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            wanted = batch[1] > 0
+            return self.net(batch[0][wanted]).square().mean()
+
+    def trained(module: Any, strategy: Any) -> tuple[Any, list[Any]]:
+        make_trainer(tmp_path, 2, strategy=strategy).fit(module, DataLoader(samples(203), BATCH))
+        return module, []
+
+    torch.manual_seed(3)
+    ours = Choosy()
+    plain = Chosen()
+    plain.load_state_dict(ours.state_dict())
+    assert_same(trained(ours, strategy(micro=1)), trained(plain, "auto"))
