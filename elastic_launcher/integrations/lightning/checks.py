@@ -44,10 +44,11 @@ def check(trainer: Any) -> None:
         )
     if getattr(trainer, "_val_check_time_interval", None) is not None:
         raise ValueError(f"Trainer(val_check_interval=<a time>): {CLOCK}; give a number of batches")
-    if type(trainer.precision_plugin) not in PRECISIONS:
+    precision = trainer.precision_plugin
+    if type(precision) not in PRECISIONS or precision.precision == "16-true":
         raise TypeError(
-            f"the precision plugin {type(trainer.precision_plugin).__name__} was not tried with an elastic job; use "
-            "precision='32-true', '64-true', 'bf16-true', '16-true', 'bf16-mixed' or '16-mixed'"
+            f"the precision plugin {type(precision).__name__} ({precision.precision}) was not tried with an elastic "
+            "job; use precision='32-true', '64-true', 'bf16-true', 'bf16-mixed' or '16-mixed'"
         )
     for callback in trainer.callbacks:
         for name in CALLBACKS.keys() & {kind.__name__ for kind in type(callback).__mro__}:

@@ -9,6 +9,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.utils.data import DataLoader
 
 import elastic_launcher.torch as elastic
@@ -46,13 +47,21 @@ def assert_same(ours: tuple[Any, list[Any]], theirs: tuple[Any, list[Any]]) -> N
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
-def test_whole_batches_in_other_precisions_are_those_of_lightning(precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"precision": "bf16-mixed"},
+        lambda: {"precision": "bf16-true"},
+        lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=8.0))]},
+    ],
+    ids=["bf16-mixed", "bf16-true", "scaled"],
+)
+def test_whole_batches_in_other_precisions_are_those_of_lightning(make: Any, tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
-    ours, rows = train("adam", tmp_path / "ours", 2, strategy=strategy(BATCH), precision=precision)
-    plain, expected = train("adam", tmp_path / "plain", 2, precision=precision)
+    ours, rows = train("adam", tmp_path / "ours", 2, strategy=strategy(BATCH), **make())
+    plain, expected = train("adam", tmp_path / "plain", 2, **make())
     for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5 if "mixed" in precision else 1e-2)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-2 if one.dtype == torch.bfloat16 else 1e-5)
     assert rows[-1] == pytest.approx(expected[-1], rel=1e-2)
 
 

@@ -219,5 +219,5 @@ def test_a_precision_that_was_not_tried(strategy: Any, tmp_path: Path) -> None:
         pass
 
     trainer = make_trainer(tmp_path, 1, strategy=strategy, plugins=[Other()])
-    with pytest.raises(TypeError, match="the precision plugin Other was not tried"):
+    with pytest.raises(TypeError, match=r"the precision plugin Other \(32-true\) was not tried"):
         trainer.fit(Adversaries(), DataLoader(samples(50), BATCH))
