@@ -14,17 +14,19 @@ Portions = Mapping[tuple[str, str], int]
 """What each project counts on of a bound, by the names of the bound and of the project."""
 
 
-def portions_of(
-    bounds: Sequence[Bound], rigid: Mapping[str, int], projects: Projects, members: Sequence[Member]
-) -> Portions:
+def portions_of(world: World, projects: Projects, members: Sequence[Member]) -> Portions:
     """Returns the part of each bound that each project counts on: its fair share where several have jobs under it.
 
+    What jobs hold that can use other machines too does not matter to it, as to fair shares: a job that moves would
+    change what others count on, and they what it has. So projects may count on more together than there is now.
+
     Args:
-        bounds: The bounds, off which others are taken already.
-        rigid: What pods that are not elastic hold, by project: it is part of what the project is guaranteed.
+        world: What is there; pods that are not elastic are part of what their project is guaranteed.
         projects: The projects.
         members: The jobs.
     """
+    world, members = without_movable(world, projects, members)
+    bounds, rigid = world.bounds, world.rigid
     asked: dict[str, dict[str, int]] = {}
     for member in members:
         for bound in member.bounds:
@@ -88,7 +90,7 @@ def demands_without_movable(world: World, projects: Projects, members: Sequence[
     shares have changed with it, and get them again.
     """
     world, members = without_movable(world, projects, members)
-    return demands_of(world.rigid, members, portions_of(world.bounds, world.rigid, projects, members))
+    return demands_of(world.rigid, members, portions_of(world, projects, members))
 
 
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:

@@ -17,7 +17,7 @@ from elastic_launcher.quota.allocation.division import Settings, divide
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.demands import Portions, demands_of, demands_without_movable, own_share, portions_of
-from elastic_launcher.quota.rounds.departures import departures, without
+from elastic_launcher.quota.rounds.departures import departures, still_leaving, without
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, Seat, World
@@ -57,7 +57,9 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee. Where a project lacks
     guaranteed GPUs all the same, since others hold its machines which can use more, nodes of these are to leave.
     """
-    portions = portions_of(world.bounds, world.rigid, projects, members)
+    leaving = still_leaving(world, members)
+    world, members = without(world, projects, members, leaving)
+    portions = portions_of(world, projects, members)
     demands = demands_without_movable(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
     entitled = {
@@ -86,9 +88,8 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
         for name, least in entitled.items()
     }
-    leaving: frozenset[Seat] = frozenset()
     helped: list[bool] = []
-    for name in sorted(best.short(wanted)):
+    for name in () if leaving else sorted(best.short(wanted)):  # one after the other: some have not left yet
         if OWNERS in (helped.count(True), helped.count(False)):
             break
         spare = {other: best.plan.room.own(other) - least for other, least in wanted.items()}
@@ -96,12 +97,11 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         seats = departures(name, lacks, members, best.gpus, spare, leaving, world.stale)
         if seats == leaving:
             continue
-        more = {(bound.name, name): bound.gained(seats) - bound.gained(leaving) for bound in world.bounds}
-        counted = {**best.portions, **{key: best.portions.get(key, 0) + gpus for key, gpus in more.items() if gpus}}
         before = best
         lifts = () if best.members is members else ((best.members, best.owed),)
         for those, owed in ((members, frozenset[str]()), *lifts):
             emptied, shrunk = without(world, projects, those, seats)
+            counted = portions_of(emptied, projects, shrunk)
             other = replace(attempt(emptied, shrunk, counted, owed), members=those)
             if _lacking(other.plan, wanted) < _lacking(best.plan, wanted):
                 best, leaving = other, seats
@@ -129,7 +129,8 @@ def _lifted(
 ) -> list[Member]:
     """Returns the members without the waits after a change, where these keep projects from their guarantees.
 
-    Jobs that have just shrunk may grow by what their project lacks without that, and no further.
+    Jobs that have just shrunk may grow by what their project lacks without that, and no further. Those do not that were
+    cut soon after they had grown several times: what they were given each time did not last.
 
     Args:
         world: What is there.
@@ -144,7 +145,7 @@ def _lifted(
     lifted = []
     for member in members:
         name, ceiling = member.project.name, member.ceiling
-        if member.fixed is None and not member.account.kept:
+        if member.fixed is None and not member.account.kept and not member.account.is_restless:
             ceiling = max((size for size in member.sizes if ceiling < size <= ceiling + lacks[name]), default=ceiling)
         lacks[name] -= ceiling - member.ceiling
         lifted.append(replace(member, keeps=0, ceiling=ceiling))
