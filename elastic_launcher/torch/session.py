@@ -371,6 +371,7 @@ class Session:
         ``ended``: the peer had ended the step.
         """
         self._count_operation()
+        self.buffers.end_step()
         self.latest = Latest(taken=dict(acted), ended=ended)
 
     def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:

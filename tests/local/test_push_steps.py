@@ -85,6 +85,19 @@ def test_a_rank_that_lost_a_reduction_takes_all_that_came_of_it(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "fault",
+    [
+        pytest.param("break=begin@22:1", id="in mid-epoch"),
+        pytest.param("break=begin@25:3", marks=pytest.mark.thorough, id="after the reset at an epoch's beginning"),
+    ],
+)
+def test_a_rank_that_learns_of_a_loss_between_two_steps_keeps_what_it_has_done(tmp_path: Path, fault: str) -> None:
+    with launched("--nodes", "3:3", *script(tmp_path), cwd=tmp_path, environment={"ELASTIC_FAULT": fault}) as job:
+        formed(job, 3, 1)
+        assert_same(tmp_path, job)
+
+
+@pytest.mark.parametrize(
+    "fault",
     ["summed@20:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("sums@20:3", "break=summed@20:2"))],
 )
 def test_rows_are_gathered_in_order_through_losses(tmp_path: Path, fault: str) -> None:
