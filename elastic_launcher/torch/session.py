@@ -358,6 +358,7 @@ class Session:
     def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self._count_operation()
+        self.buffers.tracked.end_reduction()
         self.latest = Latest(outcome, order=[])
 
     def summed(self, result: Any) -> None:
@@ -372,6 +373,7 @@ class Session:
         """
         self._count_operation()
         self.buffers.end_step()
+        self.buffers.tracked.end_reduction()
         self.latest = Latest(taken=dict(acted), ended=ended)
 
     def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:
