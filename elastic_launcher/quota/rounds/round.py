@@ -293,5 +293,5 @@ def _with_reasons(ledger: Ledger, grants: Sequence[Grant], targets: Targets, sin
         note = grant.reason.removeprefix(reason) if grant.allowed else ""
         target = targets.gpus[grant.job]
         awaited = target if target > grant.allowed else 0
-        accounts[grant.job] = replace(account, reason=reason, note=note, awaited=awaited)
+        accounts[grant.job] = replace(account, reason=reason, note=note, awaited=awaited, leave=grant.leave)
     return replace(ledger, accounts=MappingProxyType(accounts))
