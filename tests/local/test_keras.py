@@ -55,7 +55,7 @@ def assert_as_plain(folder: Path, kind: str) -> int:
 
 def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
     """Trains under the launcher; returns the sizes of the generations."""
-    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS})
+    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS, "predict": True})
     with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
         assert job.wait(LONG) == 0, job.stderr
         return [event["world_size"] for event in job.events.of("generation_formed")]
@@ -85,6 +85,21 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 def test_rank_0_is_killed(tmp_path: Path) -> None:
     sizes = trained(tmp_path, "adam", "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
+    assert len(sizes) > 1
+    assert assert_as_plain(tmp_path, "adam") == EPOCHS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("break=reduced@26:1", id="the last step of fit, on rank 0"),
+        pytest.param("break=reduced@26:2", id="the last step of fit"),
+        pytest.param("break=reduced@17:1", id="the last step of an epoch, on rank 0"),
+    ],
+)
+def test_a_rank_loses_the_reduction_of_a_last_step(fault: str, tmp_path: Path) -> None:
+    sizes = trained(tmp_path, "adam", "2:2", {"ELASTIC_FAULT": fault})
     assert len(sizes) > 1
     assert assert_as_plain(tmp_path, "adam") == EPOCHS
 
