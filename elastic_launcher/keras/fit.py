@@ -108,11 +108,6 @@ def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, v
             f"{model.optimizer.gradient_accumulation_steps}: the job accumulates by itself, as far as the global batch "
             "needs it; leave it out, and make global_batch_size of init so many times larger"
         )
-    if model.jit_compile:
-        raise ValueError(
-            "the model is compiled with jit_compile=True: torch.compile does not keep to the hooks by which train_step "
-            "gives the job its loss; leave jit_compile out"
-        )
 
 
 def _held_out(held_out: Any, job: Job) -> data_of.Data | None:

@@ -13,6 +13,7 @@ import pytest
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.keras.backend import keras
+from tests.support.compiler import COMPILER, HEADER
 from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
 from tests.support.launches import launched
 from tests.support.resizes import LONG, allow, formed
@@ -53,9 +54,11 @@ def assert_as_plain(folder: Path, kind: str) -> int:
     return epochs
 
 
-def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
+def trained(
+    folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None, jit: bool = False
+) -> list[Any]:
     """Trains under the launcher; returns the sizes of the generations."""
-    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS, "predict": True})
+    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS, "predict": True, "jit": jit})
     with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
         assert job.wait(LONG) == 0, job.stderr
         return [event["world_size"] for event in job.events.of("generation_formed")]
@@ -66,6 +69,15 @@ def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | N
 )
 def test_two_ranks_train_what_keras_alone_does(kind: str, tmp_path: Path) -> None:
     trained(tmp_path, kind, "2:2")
+    assert assert_as_plain(tmp_path, kind) == EPOCHS
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(COMPILER is None, reason="torch.compile needs a C++ compiler: install g++, or name one in CXX")
+@pytest.mark.skipif(not HEADER.exists(), reason="torch.compile needs Python's headers")
+@pytest.mark.parametrize("kind", ["adam", "masked"])
+def test_two_ranks_train_a_compiled_model(kind: str, tmp_path: Path) -> None:
+    trained(tmp_path, kind, "2:2", jit=True)
     assert assert_as_plain(tmp_path, kind) == EPOCHS
 
 

@@ -2,7 +2,7 @@
 
 It trains ``epochs`` epochs of the model ``kind``, or until there is a file ``stop``, and writes what came of it to
 ``folder``: ``weights.npz``, ``history.json``, ``log.csv``. With ``predict`` each rank compares what all of them predict
-together with what it predicts alone.
+together with what it predicts alone. ``jit`` has Keras compile the model.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
 
 kind = options["kind"]
 model = elastic.Model(build(kind))
+model.jit_compile = options.get("jit", False)
 history = model.fit(
     **data(kind),
     epochs=options["epochs"],

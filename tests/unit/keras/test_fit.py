@@ -166,7 +166,6 @@ def test_options_that_the_job_decides_are_refused(
         ({"optimizer": keras.optimizers.SGD(gradient_accumulation_steps=2)}, "gradient_accumulation_steps=2"),
         ({"loss": keras.losses.MeanSquaredError(reduction="sum")}, "reduction='sum'"),
         ({"optimizer": None}, "no optimizer"),
-        ({"jit_compile": True}, "jit_compile=True"),
     ],
 )
 def test_what_does_not_add_up_to_the_global_batch_is_refused(job: Any, compiled: dict[str, Any], message: str) -> None:
