@@ -31,7 +31,7 @@ def float64() -> Iterator[None]:
 def assert_as_plain(folder: Path, kind: str, **options: Any) -> int:
     """Fails unless the weights, the history and the log are those of Lightning alone; returns the number of epochs."""
     history = json.loads((folder / "history.json").read_text())
-    epochs = int(max(row[0] for row in history)) + 1
+    epochs = int(max(row[0] for row in history)) + 1 - options.get("again", 0)
     plain, expected = train(kind, folder / "plain", epochs, **options)
     assert len(history) == len(expected)
     for ours, theirs in zip(history, expected, strict=True):
@@ -75,6 +75,14 @@ def test_epochs_that_end_early(tmp_path: Path) -> None:
     with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     assert assert_as_plain(tmp_path, "adam", limit_train_batches=4) == EPOCHS
+
+
+@pytest.mark.thorough
+def test_a_second_fit_on_two_ranks(tmp_path: Path) -> None:
+    options = {"folder": str(tmp_path), "kind": "measured", "epochs": 2, "trainer": {"again": 2}}
+    with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_as_plain(tmp_path, "measured", again=2) == 2
 
 
 @pytest.mark.thorough
@@ -125,8 +133,9 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_rank_is_killed_in_a_validation(tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "dies": 9})
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_is_killed_in_a_validation(rank: int, tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "dies": [rank, 9]})
     with launched("--nodes", "3:3", "--", SCRIPT, options, cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     assert (tmp_path / "died").exists()

@@ -13,8 +13,8 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassPrecision, MulticlassRecall
 
 SAMPLES, BATCH, MICRO = 203, 24, 5  # the last step of an epoch has 11 samples
 
@@ -52,13 +52,15 @@ class Classifier(lightning.LightningModule):
 
 
 class Measured(Classifier):
-    """One that uses metrics of torchmetrics, and rates that follow a metric of the validation."""
+    """One that uses metrics of torchmetrics, rates that follow a metric of the validation, and a hook for gradients."""
 
     def __init__(self) -> None:
         super().__init__(nn.Dropout(0.0))
         self.train_accuracy = MulticlassAccuracy(3)
         self.val_accuracy, self.val_area = MulticlassAccuracy(3), MulticlassAUROC(3)
         self.val_means = nn.ModuleList([MeanMetric(), MeanMetric()])
+        self.train_both = MetricCollection([MulticlassPrecision(3), MulticlassRecall(3)], prefix="train_")
+        self.val_both = self.train_both.clone(prefix="val_")
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch
@@ -66,7 +68,14 @@ class Measured(Classifier):
         loss = functional.cross_entropy(logits, y)
         self.train_accuracy(logits, y)
         self.log("accuracy", self.train_accuracy, on_step=True, on_epoch=True)
+        self.train_both(logits, y)
+        self.log_dict(self.train_both, on_step=True, on_epoch=True)
         return {"loss": loss, "logits": logits.detach()}
+
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= 0.9
 
     def on_train_epoch_end(self) -> None:
         self.log("once", self.trainer.callback_metrics["accuracy_epoch"] / 2)
@@ -77,14 +86,16 @@ class Measured(Classifier):
         self.log("val_loss", functional.cross_entropy(logits, y))
         self.val_accuracy.update(logits, y)
         self.val_area.update(logits.softmax(1), y)
+        self.val_both.update(logits, y)
         self.val_means[dataloader_idx].update(logits.mean())
         self.log(f"mean{dataloader_idx}", self.val_means[dataloader_idx], add_dataloader_idx=False)
 
     def on_validation_epoch_end(self) -> None:
         self.log("val_accuracy", self.val_accuracy.compute())
         self.log("val_area", self.val_area.compute())
-        self.val_accuracy.reset()
-        self.val_area.reset()
+        self.log_dict(self.val_both.compute())
+        for metric in (self.val_accuracy, self.val_area, self.val_both):
+            metric.reset()
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), 0.05, momentum=0.9)
@@ -208,14 +219,24 @@ def data(kind: str) -> dict[str, Any]:
 
 
 def train(
-    kind: str, folder: Path, epochs: int, *callbacks: Any, strategy: Any = "auto", ckpt_path: Any = None, **options: Any
+    kind: str,
+    folder: Path,
+    epochs: int,
+    *callbacks: Any,
+    strategy: Any = "auto",
+    ckpt_path: Any = None,
+    again: int = 0,
+    **options: Any,
 ) -> tuple[Any, list[Any]]:
-    """Trains a module and validates it; returns it and its history."""
+    """Trains a module, in ``again`` epochs of a second `fit` too, and validates it; returns it and its history."""
     torch.manual_seed(3)
     module, history = MODULES[kind](), History()
     trainer = make_trainer(folder, epochs, history, *callbacks, strategy=strategy, **options)
     loaders = data(kind)
     trainer.fit(module, **loaders, ckpt_path=ckpt_path)
+    if again:
+        trainer.fit_loop.max_epochs += again
+        trainer.fit(module, **loaders)
     if "val_dataloaders" in loaders and not options.get("fast_dev_run"):
         found = trainer.validate(module, loaders["val_dataloaders"], verbose=False)
         history.rows.append([-1, *(value for one in found for _, value in sorted(one.items()))])

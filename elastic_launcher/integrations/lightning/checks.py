@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import DataLoader
 
@@ -58,6 +59,11 @@ def check(trainer: Any) -> None:
     module = trainer.lightning_module
     if is_param_in_hook_signature(module.training_step, "dataloader_iter", explicit=True):
         raise TypeError("training_step(self, dataloader_iter): the job gives batches; take a batch")
+    if is_overridden("backward", module):
+        raise TypeError(
+            f"{type(module).__name__}.backward: the job makes the backward pass, and would not call it; leave it out, "
+            "and change the loss, or gradients in on_after_backward"
+        )
 
 
 def read_training(loader: Any, batch: int) -> Data:
@@ -74,8 +80,8 @@ def read_training(loader: Any, batch: int) -> Data:
     data = read_loader(loader)
     if loader.batch_size not in (1, batch):
         raise ValueError(
-            f"batch_size of the training loader is {loader.batch_size}, and the job's global batch {batch}: to "
-            "Lightning one batch is one optimizer step, over all ranks. Leave batch_size out, or change "
+            f"batch_size of the training loader is {loader.batch_size}, and the job's global batch {batch}: one "
+            "batch is one optimizer step, over all ranks. Leave batch_size out, or change "
             "global_batch_size of init"
         )
     return data

@@ -62,7 +62,16 @@ class Evaluation:
         return min(len(self._loaders[loader]), int(limit) if limit != float("inf") else len(self._loaders[loader]))
 
     def begin_loader(self) -> EvaluationMetrics:
-        """Remembers what metrics are before the first batch of a loader."""
+        """Remembers what metrics are before the first batch of a loader.
+
+        Raises:
+            TypeError: If loaders run side by side.
+        """
+        if not self._loop._is_sequential:
+            raise TypeError(
+                "the loaders of a validation or test run side by side in a CombinedLoader, whose batches ranks can't "
+                "share: give a list of loaders, or pass share_validation=False to ElasticStrategy"
+            )
         return EvaluationMetrics(self._loop.trainer.lightning_module)
 
     def _end_loader(self) -> None:
@@ -73,6 +82,7 @@ class Evaluation:
                 for number in missing:
                     self._evaluate(done, number)
             done.running = False
+            self._loop.trainer.strategy.show_rank()
             for one in self._loaders:  # the first batch of the next one is loaded already
                 if one.running:
                     one.metrics = self.begin_loader()

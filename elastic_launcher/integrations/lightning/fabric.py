@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,9 +10,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.integrations.lightning.ranks import Ranks, reduced
+from elastic_launcher.integrations.lightning.checks import read_training
+from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
 from elastic_launcher.torch import Job
-from elastic_launcher.torch.data.stock_loader import read_loader
 
 
 class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
@@ -44,6 +43,7 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
 
         Raises:
             TypeError: For a second loader, and for data that the job can't follow.
+            ValueError: If its batches are not the global batch.
         """
         if self._has_loader:
             raise TypeError(
@@ -51,7 +51,7 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
                 "use job.evaluate(fn, job.dataloader(dataset)), which the ranks share"
             )
         self._has_loader = True
-        data = read_loader(dataloader)
+        data = read_training(dataloader, self.job.global_batch_size)
         return self.job.dataloader(data.dataset, shuffle=data.shuffle, **data.options)
 
     def setup_module(self, module: nn.Module) -> nn.Module:
@@ -82,15 +82,21 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         """Adds the gradient of a micro-batch; ``weight`` is what its loss is a mean over, if not its samples."""
         self._show_rank()
         scaler = getattr(self.precision, "scaler", None)
-        self.job.backward(tensor if scaler is None else scaler.scale(tensor), weight=weight, **kwargs)
+        self.job.backward(tensor if scaler is None else scaler.scale(tensor), *args, weight=weight, **kwargs)
 
-    def all_reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduces a value, or those in a dict or list, over all ranks."""
-        if isinstance(tensor, Mapping):
-            return {name: self.all_reduce(one, group, reduce_op) for name, one in tensor.items()}
-        if not isinstance(tensor, torch.Tensor):
-            return tensor
+    def all_reduce(self, tensor: torch.Tensor, group: Any = None, reduce_op: Any = "mean") -> torch.Tensor:
+        """Reduces a value over all ranks."""
         return reduced(self.job, tensor, reduce_op)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Returns rank 0's number, once this process is admitted; texts and paths are the same on all ranks.
+
+        Raises:
+            TypeError: For anything else.
+        """
+        if not isinstance(obj, (bool, int, float)):
+            return checked_text(obj)
+        return obj if self.job.rank is None else broadcasted(self.job, obj, src)
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Waits for the other ranks, once this process is admitted."""

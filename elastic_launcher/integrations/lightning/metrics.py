@@ -73,6 +73,10 @@ class TrainingMetrics:
             if how == kind and isinstance(getattr(metric, state), torch.Tensor)
         }
 
+    def close(self) -> None:
+        """Gives `job.track` nothing more: another `fit` has the same metrics."""
+        self.metrics = {}
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the states before the step that begins: a process that joins with it was not there then."""
         return {"before": self.before}
@@ -120,14 +124,14 @@ class TrainingMetrics:
         """Returns the value of a metric over the step alone.
 
         Raises:
-            TypeError: If it has states other than sums.
+            TypeError: If it has states other than sums, or none of its own.
         """
         name = next(name for name, one in self.metrics.items() if one is metric)
-        odd = [state for state, kind in kinds(metric).items() if kind != "sum"]
-        if odd:
+        if set(kinds(metric).values()) != {"sum"}:
             raise TypeError(
-                f"the metric {name} ({type(metric).__name__}) is logged with on_step=True, and its state {odd[0]!r} is "
-                "no sum: its value over one step is not known. Log it with on_step=False, on_epoch=True"
+                f"the metric {name} ({type(metric).__name__}) is logged with on_step=True, and its states are not all "
+                "sums, or those of another metric: its value over one step is not known. Log it with on_step=False, "
+                "on_epoch=True"
             )
         now, updates = copied([(name, metric)])[name], metric._update_count
         set_states(metric, {state: value - self.before[name][state] for state, value in now.items()})

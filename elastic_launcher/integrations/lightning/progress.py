@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from elastic_launcher.torch import Job
@@ -32,21 +33,26 @@ class Progress:
         """Takes what `state_dict` has returned."""
         self.first_epoch, self._first_step = state["epoch"], state["step"]
 
-    def begin(self, steps: int) -> tuple[int, int] | None:
+    def begin(self, restored: Mapping[str, Any] | None, steps: int) -> None:
         """Begins `fit`: takes in what Lightning has counted before, in another `fit` or in a checkpoint of its own.
 
         Args:
-            steps: Steps of an epoch, for a checkpoint; 0 without one.
-
-        Returns:
-            The epoch, and the steps done in it, at which Lightning's checkpoint has the job start; or None.
+            restored: What such a checkpoint says of Lightning's loops: the job starts where that was.
+            steps: Steps of an epoch.
         """
         fit = self._trainer.fit_loop
         done = fit.epoch_loop.batch_progress.total.processed
-        if steps:
-            return divmod(done, steps)
-        self.first_epoch, self._first_step = fit.epoch_progress.current.processed, done - self._job.step
-        return None
+        if self._trainer.lightning_module.automatic_optimization:
+            done = fit.epoch_loop.global_step  # fewer than batches, where it has accumulated in another job
+        if restored is None:
+            self.first_epoch, self._first_step = fit.epoch_progress.current.processed, done - self._job.step
+            return
+        epochs, batches = restored["epoch_progress"]["current"], restored["epoch_loop.batch_progress"]
+        epoch, step = epochs["processed"], 0
+        if epochs["ready"] > epoch:  # it was saved in an epoch
+            epoch, step = (epoch + 1, 0) if batches["is_last_batch"] else (epoch, batches["current"]["processed"])
+        self._job.start_at(epoch, step)
+        self._first_step = done - epoch * steps - step
 
     def begin_epoch(self) -> None:
         """Counts the epochs that are done."""

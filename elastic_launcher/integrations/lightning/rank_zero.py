@@ -17,15 +17,13 @@ def choose_versions(trainer: Any) -> None:
             _ = logger.version
 
 
-def become_rank_zero(trainer: Any, step: int, in_epoch: bool) -> None:
-    """Has loggers and the progress bar of this process act.
+def become_rank_zero(trainer: Any, step: int) -> None:
+    """Has loggers of this process act.
 
     Args:
         trainer: Lightning's Trainer.
         step: Steps that the job has done: after some, another process has written before.
-        in_epoch: Whether this is between two steps of an epoch.
     """
-    module = trainer.lightning_module
     for logger in trainer.loggers:
         if step and isinstance(logger, CSVLogger) and logger._experiment is None:
             _open_again(logger)
@@ -33,7 +31,18 @@ def become_rank_zero(trainer: Any, step: int, in_epoch: bool) -> None:
         _log_hyperparams(trainer)
     for callback in trainer.callbacks:
         if isinstance(callback, ModelSummary) and not step:
-            callback.on_fit_start(trainer, module)
+            callback.on_fit_start(trainer, trainer.lightning_module)
+
+
+def show_progress(trainer: Any, in_epoch: bool) -> None:
+    """Has the progress bar of this process act.
+
+    Args:
+        trainer: Lightning's Trainer.
+        in_epoch: Whether this is between two steps of an epoch.
+    """
+    module = trainer.lightning_module
+    for callback in trainer.callbacks:
         if isinstance(callback, ProgressBar):
             callback.enable()
             callback.on_train_start(trainer, module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -60,3 +61,23 @@ def reduced(job: Job, tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:
     op = str(reduce_op).rpartition(".")[2].lower()
     found = job.reduce(tensor, op={"avg": "mean"}.get(op, op))
     return torch.as_tensor(found, dtype=tensor.dtype, device=tensor.device).reshape(tensor.shape)
+
+
+def broadcasted(job: Job, number: float, src: int) -> Any:
+    """Returns the number of one rank, a boolean too."""
+    return type(number)(job.reduce(float(number) if job.rank == src else 0.0, op="sum"))
+
+
+def checked_text(obj: Any) -> Any:
+    """Returns a text or a path, which are the same on all ranks.
+
+    Raises:
+        TypeError: For what Lightning would send from one rank to the others.
+    """
+    if obj is not None and not isinstance(obj, (str, PurePath)):
+        raise TypeError(
+            f"broadcast takes numbers in an elastic job, and texts and paths that are the same on all ranks, not "
+            f"{type(obj).__name__}: a process that joins later would not get it. Keep it in a buffer of the module, or "
+            "give it to job.register"
+        )
+    return obj

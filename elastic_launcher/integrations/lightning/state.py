@@ -31,6 +31,7 @@ class TrainerState:
         trainer = self._trainer
         connector = trainer._logger_connector
         return {
+            "names": self._names(),
             "callbacks": [_callback_state(one) for one in trainer.callbacks],
             "loggers": [vars(one).get("_version") for one in trainer.loggers],
             "results": self._results.kept(),
@@ -42,8 +43,17 @@ class TrainerState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` has returned."""
+        """Takes what `state_dict` has returned.
+
+        Raises:
+            ValueError: If the Trainer has other callbacks or loggers.
+        """
         trainer = self._trainer
+        if state["names"] != self._names():
+            raise ValueError(
+                f"callbacks and loggers of the Trainer are {', '.join(state['names'])} there, and "
+                f"{', '.join(self._names())} here; give it the same ones in the same order"
+            )
         connector = trainer._logger_connector
         for callback, kept in zip(trainer.callbacks, state["callbacks"], strict=True):
             vars(callback).update(kept["attributes"])
@@ -59,6 +69,9 @@ class TrainerState:
             one.load_state_dict(state["counters"][name])
         trainer.fit_loop.epoch_loop.val_loop._has_run = state["validated"]
         trainer.should_stop = state["should_stop"]
+
+    def _names(self) -> list[str]:
+        return [type(one).__name__ for one in (*self._trainer.callbacks, *self._trainer.loggers)]
 
     def _counters(self) -> dict[str, Any]:
         epoch = self._trainer.fit_loop.epoch_loop

@@ -46,6 +46,7 @@ class StepLogs:
         dtype = dtype if dtype in (torch.float32, torch.float64) else torch.float32
         self._job = job
         self._tracked = tracked
+        self._closed = False
         self._sums = torch.zeros(2, HASH + 1, NAMES, dtype=dtype, device=job.device)
         self._largest = torch.full((2, NAMES), float("-inf"), dtype=dtype, device=job.device)
         self._names: list[str] = []
@@ -53,8 +54,8 @@ class StepLogs:
         self._bank = 0
         self._calls: dict[str, Call] = {}
         if tracked:
-            job.track({"sums": self._sums}, op="sum")
-            job.track(lambda: {"largest": self._largest} if self._some_largest else {}, op="max")
+            job.track(lambda: {} if self._closed else {"sums": self._sums}, op="sum")
+            job.track(lambda: {"largest": self._largest} if self._some_largest and not self._closed else {}, op="max")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the names, in the order of their places."""
@@ -64,6 +65,10 @@ class StepLogs:
         """Takes names that `state_dict` has returned; what this rank has logged in its first step comes after them."""
         self._names = list(dict.fromkeys([*state["names"], *self._calls]))
         self._some_largest = state["largest"]
+
+    def close(self) -> None:
+        """Adds nothing more to the gradients of steps: another `fit` has logs of its own."""
+        self._closed = True
 
     def before_step(self) -> None:
         """Begins with nothing, between two steps."""
@@ -114,22 +119,28 @@ class StepLogs:
             RuntimeError: If ranks have logged different values.
         """
         calls, self._calls = self._calls, {}
-        if not calls:
+        if not calls and not self._tracked:
             return []
-        sums, largest = self._sums[self._bank].clone(), self._largest[self._bank].clone()
+        sums, largest = self._sums[self._bank], self._largest[self._bank]
         if not self._tracked:
             sums = self._job.reduce(sums, op="sum").to(sums)
             if self._some_largest:
                 largest = self._job.reduce(largest, op="max").to(largest)
-        found = []
-        for key, call in calls.items():
-            place = self._names.index(key)
-            value, weight, times, hashes = sums[:, place]
-            if hashes != times * _hash(key):
+        sums, largest = sums.to("cpu", copy=True), largest.to("cpu", copy=True)
+        places = {self._names.index(key): key for key in calls}
+        for place in sums[CALLS].nonzero().flatten().tolist():
+            key = places.get(place)
+            if key is None or sums[HASH, place] != sums[CALLS, place] * _hash(key):
+                mine = ", ".join(repr(call.arguments[1]) for call in calls.values()) or "nothing"
                 raise RuntimeError(
-                    f"training_step logs {call.arguments[1]!r} on some ranks, and other values on others: what it logs "
-                    "must not depend on the data of a micro-batch; decide by self.global_step"
+                    f"training_step logs {mine} on this rank, and something else on others: what it logs must not "
+                    "depend on the rank or on the data of a micro-batch; decide by self.global_step"
                 )
+        found = []
+        for place, key in places.items():
+            call, (value, weight, times, _) = calls[key], sums[:, place]
+            if not times:
+                continue  # all micro-batches that have logged it were left out
             if call.kind in ("max", "min"):
                 value = largest[place] if call.kind == "max" else -largest[place]
             elif call.kind == "mean":
@@ -139,7 +150,7 @@ class StepLogs:
 
 
 def _hash(key: str) -> int:
-    return zlib.crc32(key.encode()) % HASHES
+    return 1 + zlib.crc32(key.encode()) % HASHES
 
 
 class ComparedResults(_ResultCollection):

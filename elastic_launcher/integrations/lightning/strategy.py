@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from torch.optim import Optimizer
 
 from elastic_launcher.integrations.lightning.checks import check, read_training
 from elastic_launcher.integrations.lightning.evaluation import Evaluation
-from elastic_launcher.integrations.lightning.rank_zero import become_rank_zero, choose_versions
-from elastic_launcher.integrations.lightning.ranks import Ranks, reduced
+from elastic_launcher.integrations.lightning.rank_zero import become_rank_zero, choose_versions, show_progress
+from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
 from elastic_launcher.integrations.lightning.training import Training
 from elastic_launcher.torch import Job
 
@@ -56,14 +55,22 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         self._trainer: Any = None
         self._sigterm: Any = None
         self._prepared: list[Any] = []  # modules and the scaler, which a second fit has too
-        self._restored = False  # whether the next fit starts from a checkpoint of Lightning
+        self._shows_progress = False
+        self._restored: dict[str, Any] | None = None  # loops of the checkpoint with which the next fit starts
         self.show_rank()
 
-    def show_rank(self, in_epoch: bool = False) -> None:
-        """Has Lightning write files on rank 0 alone; another process may have become it."""
+    def show_rank(self) -> None:
+        """Has Lightning write files on rank 0 alone; where ranks have met, another process may have become it."""
         before, rank_zero_only.rank = rank_zero_only.rank, self.global_rank  # type: ignore[attr-defined]
         if self.is_global_zero and before and self._trainer is not None:
-            become_rank_zero(self._trainer, self.job.step, in_epoch)
+            become_rank_zero(self._trainer, self.job.step)
+
+    def between_steps(self, in_epoch: bool = False) -> None:
+        """Shows the rank, and the progress bar where that is 0, before an epoch or a step in it."""
+        self.show_rank()
+        if self.is_global_zero and not self._shows_progress:
+            self._shows_progress = True
+            show_progress(self._trainer, in_epoch)
 
     def leave(self) -> None:
         """Notes that this process leaves the job: it writes no files on its way out, and waits for nobody."""
@@ -78,17 +85,29 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Loads a checkpoint of Lightning, on each rank; the job starts where that was."""
         assert self.lightning_module is not None
-        self._restored = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
-        return super().load_checkpoint(*args, **kwargs)
+        checkpoint = super().load_checkpoint(*args, **kwargs)
+        if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
+            self._restored = checkpoint.get("loops", {}).get("fit_loop")
+        return checkpoint
 
     def setup(self, trainer: Any) -> None:
-        """Moves the module to the device, makes its optimizers, and prepares all of them for the job."""
+        """Moves the module to the device, makes its optimizers, and prepares all of them for the job.
+
+        Raises:
+            RuntimeError: For another `fit` after one that has ended the job.
+            TypeError: For what an elastic job can't do, as ValueError.
+        """
         self._trainer = trainer
         fits = trainer.state.fn == TrainerFn.FITTING
         if fits:
             check(trainer)
+            if self._training is not None and self._training.stopped:
+                raise RuntimeError(
+                    "the last fit has ended before max_epochs (by max_steps, EarlyStopping or trainer.should_stop), "
+                    "which ends the job on all ranks: no other fit can follow it. Bound it by max_epochs alone"
+                )
             self._training = Training(trainer, self.job, self._weight, restored=self._restored)
-            self._restored = False
+            self._restored = None
         super().setup(trainer)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         if fits and self._training is not None:
@@ -135,12 +154,17 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
     def backward(
         self, closure_loss: torch.Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        """Adds the gradient of a micro-batch."""
+        """Adds the gradient of a micro-batch.
+
+        Raises:
+            TypeError: For other arguments of `manual_backward` than ``retain_graph``.
+        """
         assert self._training is not None and self.lightning_module is not None
+        if args or kwargs.keys() - {"retain_graph"}:
+            raise TypeError("manual_backward takes a loss and retain_graph= in an elastic job, nothing else")
         self.pre_backward(closure_loss)
         loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
-        self._training.backward(loss)
-        if self.job.sync_gradients:  # hooks see the gradient of the global batch, once
+        if self._training.backward(loss, **kwargs):  # hooks see the gradient of the global batch, once
             self.precision_plugin.post_backward(loss, self.lightning_module)
             self.post_backward(loss)
         return loss.detach()
@@ -149,13 +173,11 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         """Steps an optimizer with the gradient of the global batch."""
         training, precision, module = self._training, self.precision_plugin, self.lightning_module
         assert training is not None and module is not None
-        work = partial(training.whole, closure) if training.automatic else closure
-        if getattr(precision, "scaler", None) is not None:
-            result = precision.optimizer_step(optimizer, model=module, closure=work, **kwargs)
-        else:
-            result = work()
-            if self.job.sync_gradients:
-                precision._after_closure(module, optimizer)
+        result = training.whole(closure) if training.automatic else closure()
+        if self.job.sync_gradients and getattr(precision, "scaler", None) is not None:
+            precision.optimizer_step(optimizer, model=module, closure=lambda: result, **kwargs)
+        elif self.job.sync_gradients:
+            precision._after_closure(module, optimizer)
             optimizer.step(**kwargs)
         training.stepped()
         if training.automatic:
@@ -185,39 +207,59 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         if not self._talks or self._trainer.sanity_checking:
             return value
         found = self.job.reduce({"most": value, "least": -value}, op="max")
+        self.show_rank()
         most, least = float(found["most"]), -float(found["least"])
         if math.isfinite(most - least) and not math.isclose(most, least, rel_tol=1e-5, abs_tol=1e-9):
             raise RuntimeError(
                 f"self.log({name!r}) in {fx} gets {least:g} on one rank and {most:g} on another: each has seen a part "
                 "of the samples. Log it in the step, or use a metric of torchmetrics; for a validation you may pass "
-                "share_validation=False to ElasticStrategy, so that each rank evaluates all batches"
+                "share_validation=False to ElasticStrategy, so that each rank evaluates all batches. What is no "
+                "result of samples, a time say, can be logged with rank_zero_only=True"
             )
         return torch.full_like(value, most)
 
     def reduce(self, tensor: Any, *args: Any, reduce_op: Any = "mean", **kwargs: Any) -> Any:
-        """Returns the mean or the sum of a value over all ranks; lengths of loaders are the same on all."""
+        """Returns the mean or the sum of a value over all ranks.
+
+        Whole numbers are returned as they are: Lightning asks so for the lengths of loaders, at other times on a rank
+        that joins.
+        """
         self._refuse_in_step("strategy.reduce")
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not self._talks:
             return tensor
-        return reduced(self.job, tensor, reduce_op)
+        found = reduced(self.job, tensor, reduce_op)
+        self.show_rank()
+        return found
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Returns whether all ranks, or any, decide for something."""
         self._refuse_in_step("a decision of all ranks")
-        return bool(self.job.reduce(float(decision), op="min" if all else "max")) if self._talks else decision
+        if not self._talks:
+            return decision
+        found = bool(self.job.reduce(float(decision), op="min" if all else "max"))
+        self.show_rank()
+        return found
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Returns rank 0's number; texts are the same on all ranks."""
-        if isinstance(obj, (bool, int, float)) and self._talks:
-            self._refuse_in_step("strategy.broadcast")
-            return type(obj)(self.job.reduce(float(obj) if self.job.rank == src else 0.0, op="sum"))
-        return obj
+        """Returns rank 0's number; texts and paths are the same on all ranks.
+
+        Raises:
+            TypeError: For anything else.
+        """
+        if not isinstance(obj, (bool, int, float)):
+            return checked_text(obj)
+        self._refuse_in_step("strategy.broadcast")
+        return broadcasted(self.job, obj, src) if self._talks else obj
 
     def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """Waits for rank 0 where that has saved a checkpoint, which other ranks may load."""
-        if name == "Trainer.save_checkpoint" and self._talks:
-            self._refuse_in_step("save_checkpoint")
+        """Waits for all ranks where one has written a file that others may read, and where a script asks for it.
+
+        Lightning has more of them, by name, which a rank that joins meets when the others don't.
+        """
+        if name in (None, "Trainer.save_checkpoint") and self._talks:
+            self._refuse_in_step("a barrier, or save_checkpoint,")
             self.job.reduce(0.0)
+            self.show_rank()
 
     def on_train_end(self) -> None:
         """Ends the training on all ranks."""

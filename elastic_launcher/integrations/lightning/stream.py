@@ -8,6 +8,11 @@ from typing import Any
 from elastic_launcher.torch import Job
 
 ENDLESS = 1_000_000_000  # epochs
+LEFT = (
+    "Lightning has left a step that has begun on all ranks. If on_train_batch_start returns -1, use "
+    "Trainer(limit_train_batches=...), or set trainer.should_stop in on_train_batch_end. If the module has an "
+    "optimizer_step, let it call optimizer.step(closure=optimizer_closure) each time"
+)
 
 
 class Stream:
@@ -48,6 +53,7 @@ class Stream:
         self._spare = spare
         self._before_step = before_step
         self._micros: Iterator[Any] | None = None
+        self._ahead = False  # whether a step has begun for which Lightning has not asked yet
 
     def begin_epoch(self) -> bool:
         """Begins the next epoch with its first step; returns False where the training is over.
@@ -56,14 +62,12 @@ class Stream:
             RuntimeError: If Lightning has left the last epoch in a step.
         """
         if self.in_step:
-            raise RuntimeError(
-                "on_train_batch_start has returned -1, which leaves an epoch; the step has begun on all ranks: use "
-                "Trainer(limit_train_batches=...), or set trainer.should_stop in on_train_batch_end"
-            )
+            raise RuntimeError(LEFT)
         self._leave_epoch()
         for _ in self._epochs:
             self._micros = iter(self._loader)
-            if self.begin_step():
+            self._ahead = self.begin_step()
+            if self._ahead:
                 return True
             if self._job.over:
                 self.over = True
@@ -79,9 +83,16 @@ class Stream:
         self._micros = None
 
     def begin_step(self) -> bool:
-        """Begins the next step, if it has not begun; returns False where there is none left of the epoch."""
-        if self.in_step:
+        """Begins the next step, if it has not begun; returns False where there is none left of the epoch.
+
+        Raises:
+            RuntimeError: If Lightning has left the last one before its end.
+        """
+        if self._ahead:
+            self._ahead = False
             return True
+        if self.in_step:
+            raise RuntimeError(LEFT)
         self._before_step()
         joins = self._job.rank is None
         while self.next():

@@ -19,6 +19,9 @@ from elastic_launcher.integrations.lightning.step_logs import StepLogs, StepResu
 from elastic_launcher.integrations.lightning.stream import ENDLESS, Steps, Stream
 from elastic_launcher.torch import Job
 
+SEVERAL = (
+    "there are several training loaders, or one in a list or dict; give one, over a StackDataset or a ConcatDataset"
+)
 _numbers: Iterator[int] = count()  # of calls of fit: the same on all ranks
 
 
@@ -29,11 +32,23 @@ class Training:
         trainer: Lightning's Trainer.
         job: The job.
         weight: Returns what the loss of a micro-batch is a mean over; its samples if None.
-        restored: Whether Lightning has loaded a checkpoint of its own.
+        restored: What a checkpoint of Lightning's own says of its loops, where it has loaded one.
+
+    Attributes:
+        automatic: Whether Lightning steps the optimizer.
+        stopped: Whether this call of `fit` has ended the job, with epochs left.
     """
 
-    def __init__(self, trainer: Any, job: Job, weight: Callable[[Any], float] | None, *, restored: bool) -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        job: Job,
+        weight: Callable[[Any], float] | None,
+        *,
+        restored: Mapping[str, Any] | None,
+    ) -> None:
         self.automatic: bool = trainer.lightning_module.automatic_optimization
+        self.stopped = False
         self._trainer = trainer
         self._job = job
         self._weight = weight
@@ -71,9 +86,7 @@ class Training:
             TypeError: If there are several.
         """
         if self._loader is not None:
-            raise TypeError(
-                "there are several training loaders; give one, over a StackDataset or a ConcatDataset of torch"
-            )
+            raise TypeError(SEVERAL)
         self._loader = loader
         return Steps(loader.dataset, loader.steps_per_epoch, self.begin_epoch, self.begin_step)
 
@@ -82,19 +95,20 @@ class Training:
 
         Raises:
             StopIteration: Where the training is over.
+            TypeError: If there are several loaders.
         """
         if self._stream is None:
             self._stream = self._begin()
         if not self._stream.begin_epoch():
             self._stop()
         self._progress.begin_epoch()
-        self._trainer.strategy.show_rank()
+        self._trainer.strategy.between_steps()
 
     def _begin(self) -> Stream:
         trainer = self._trainer
-        at = self._progress.begin(trainer.num_training_batches if self._restored else 0)
-        if at is not None:
-            self._job.start_at(*at)
+        if not isinstance(trainer.fit_loop._combined_loader.iterables, Steps):
+            raise TypeError(SEVERAL)
+        self._progress.begin(self._restored, self._loader.steps_per_epoch)
         epochs = trainer.fit_loop.max_epochs
         left = ENDLESS if epochs < 0 else max(0, epochs - self._progress.first_epoch)
         return Stream(self._job, self._loader, left, self._work_on_spare, self._before_step, trainer.strategy.leave)
@@ -127,7 +141,7 @@ class Training:
         if not self._stream.begin_step():
             self._stop()
         self._progress.begin_step()
-        self._trainer.strategy.show_rank(in_epoch=True)
+        self._trainer.strategy.between_steps(in_epoch=True)
         self._given = True
         return self._raw if self._joined else self._stream.batch
 
@@ -221,10 +235,10 @@ class Training:
         batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
         return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Adds the gradient of a micro-batch."""
-        if self._stream is None or self._joined:
-            return
+    def backward(self, loss: torch.Tensor, *, retain_graph: bool = False) -> bool:
+        """Adds the gradient of a micro-batch; returns whether hooks are to see the step's gradient now."""
+        if self._stream is not None and self._joined:
+            return True
         if self._stepped:
             raise RuntimeError(
                 "training_step calls manual_backward after an optimizer has stepped: this loss would be made with "
@@ -232,11 +246,12 @@ class Training:
                 "first, and step all optimizers then"
             )
         weight = None if self._weight is None else self._weight(self._batch)
-        self._job.backward(loss, weight=weight, optimizer=self._only())
+        self._job.backward(loss, weight=weight, optimizer=self._only(), retain_graph=retain_graph)
         if not self.automatic:
             self._metrics.note_backward()
         elif self._job.sync_gradients:
             self._results.logs = None
+        return self._job.sync_gradients and not (self._spare and self.automatic)  # there they follow once more
 
     def _only(self) -> Any:
         """Returns the optimizer whose parameters alone are trained now, where there are several of them."""
@@ -263,9 +278,13 @@ class Training:
             self._progress.end_step()
 
     def after_step(self) -> None:
-        """Lets a rank that has to take the last step of an epoch over still find the metrics of that epoch."""
+        """Lets a rank that has to take the last step of an epoch over still find the metrics of that epoch.
+
+        If rank 0 is lost here, another one writes them.
+        """
         if self._job.step_in_epoch >= self._trainer.num_training_batches:
             self._job.reduce(0.0)
+            self._trainer.strategy.show_rank()
 
     def _work_on_spare(self, batch: Any) -> None:
         """Works on a micro-batch of which nothing is kept: in the rehearsal, or as this process joins."""
@@ -294,4 +313,8 @@ class Training:
         """Ends the training of this `fit` on all ranks."""
         if self._stream is not None:
             fit = self._trainer.fit_loop
-            self._stream.finish(stop=not 0 <= fit.max_epochs <= fit.epoch_progress.current.completed)
+            ended = 0 <= fit.max_epochs <= fit.epoch_progress.current.completed
+            self.stopped = not ended and not self._job.over
+            self._stream.finish(stop=self.stopped)
+            self._logs.close()
+            self._metrics.close()

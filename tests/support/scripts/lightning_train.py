@@ -28,14 +28,13 @@ job = elastic.init(BATCH, options.get("micro", MICRO))
 
 
 class Pace(Callback):
-    """Takes its time for a step, and ends the training, or the last rank in a validation, where the test says so."""
+    """Takes its time for a step, and ends the training, or a rank in a validation, where the test says so."""
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         time.sleep(options.get("pace", 0.0))
 
     def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
-        last = job.rank is not None and job.rank == (job.world_size or 0) - 1 > 0
-        if last and job.step == options.get("dies") and not (folder / "died").exists():
+        if [job.rank, job.step] == options.get("dies") and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 

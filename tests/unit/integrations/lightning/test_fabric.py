@@ -46,9 +46,18 @@ def test_a_scheduler_and_a_weight_come_along_and_rank_0_saves(job: Any, tmp_path
     assert torch.load(tmp_path / "state.pt")["model"].keys() == network.state_dict().keys()
 
 
-def test_a_second_loader_and_all_gather_are_refused(job: Any) -> None:
+def test_a_loader_with_other_batches_is_refused(job: Any) -> None:
+    fabric = lightning.Fabric(strategy=ElasticFabricStrategy(job))
+    with pytest.raises(ValueError, match="loader is 7, and the job's global batch 24"):
+        fabric.setup_dataloaders(DataLoader(samples(48), 7))
+
+
+def test_a_second_loader_and_what_sends_objects_are_refused(job: Any) -> None:
     fabric = lightning.Fabric(strategy=ElasticFabricStrategy(job))
     with pytest.raises(TypeError, match="use job.evaluate"):
         fabric.setup_dataloaders(DataLoader(samples(48), BATCH), DataLoader(samples(9)))
+    with pytest.raises(TypeError, match="not dict"):
+        fabric.broadcast({})
+    assert fabric.broadcast("text") == "text"
     with pytest.raises(RuntimeError, match="all_gather returns another shape"):
         fabric.all_gather(torch.ones(1))

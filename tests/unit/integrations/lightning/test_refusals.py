@@ -17,7 +17,9 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     Timer,
 )
+from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torchmetrics import MaxMetric, MeanMetric
 from torchmetrics.classification import MulticlassAUROC
 from torchmetrics.regression import PearsonCorrCoef
 
@@ -79,6 +81,8 @@ class Stream(IterableDataset[Any]):
         (DataLoader(samples(50), BATCH, sampler=WeightedRandomSampler([1.0] * 50, 50)), "WeightedRandomSampler"),
         ([samples(3)], "the training loader is a TensorDataset"),
         ({"a": DataLoader(samples(50), BATCH), "b": DataLoader(samples(50), BATCH)}, "several training loaders"),
+        ({"a": DataLoader(samples(50), BATCH)}, "or one in a list or dict"),
+        ([DataLoader(samples(50), BATCH)], "or one in a list or dict"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -93,6 +97,7 @@ def test_training_data(strategy: Any, loaders: Any, message: str, tmp_path: Path
         (DataLoader(Stream(), batch_size=5), "map-style"),
         (DataLoader(samples(50), batch_size=5, shuffle=True), "shuffle=True"),
         ([[1, 2]], "can't those of a list"),
+        (CombinedLoader([DataLoader(samples(9)), DataLoader(samples(9))], "max_size"), "side by side"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -151,6 +156,26 @@ class Skipping(Classifier):
         return -1 if batch_idx == 1 else None
 
 
+class Idle(Classifier):
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer_closure()
+
+
+class Backward(Classifier):
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        (loss / 2).backward()
+
+
+class Graph(Manual):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.manual_backward(self.net(batch[0]).mean(), create_graph=True)
+
+
+class Sending(Classifier):
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.trainer.strategy.broadcast([1, 2])
+
+
 class Alone(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = self.net(batch[0]).mean()
@@ -171,7 +196,11 @@ class Iterating(Classifier):
         (Measured(PearsonCorrCoef()), "can't be brought together over ranks"),
         (Gathering(), "all_gather returns another shape"),
         (Reducing(), "strategy.reduce in a training step"),
-        (Skipping(), "on_train_batch_start has returned -1"),
+        (Skipping(), "Lightning has left a step(.|\n)*on_train_batch_start returns -1"),
+        (Idle(), "Lightning has left a step(.|\n)*optimizer_step"),
+        (Backward(), "Backward.backward"),
+        (Graph(), "takes a loss and retain_graph="),
+        (Sending(), "not list"),
         (Alone(), "leave rank_zero_only out"),
         (Iterating(), "dataloader_iter"),
     ],
@@ -182,18 +211,26 @@ def test_what_a_module_does(strategy: Any, module: Any, message: str, tmp_path: 
         make_trainer(tmp_path, 2, strategy=strategy).fit(module.double(), **data("adam"))
 
 
-def test_a_metric_of_a_step_needs_sums(strategy: Any, tmp_path: Path) -> None:
-    from torchmetrics import MaxMetric
-
-    class Largest(Listed):
+@pytest.mark.parametrize("make", [MaxMetric, lambda: MeanMetric() + 1.0], ids=["largest", "composed"])
+def test_a_metric_of_a_step_needs_sums(strategy: Any, make: Any, tmp_path: Path) -> None:
+    class Logging(Listed):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             logits = self.net(batch[0])
             self.metric(logits)
-            self.log("most", self.metric, on_step=True)
+            self.log("metric", self.metric, on_step=True)
             return logits.mean()
 
     with pytest.raises(TypeError, match="Log it with on_step=False"):
-        make_trainer(tmp_path, 1, strategy=strategy).fit(Largest(MaxMetric()).double(), **data("adam"))
+        make_trainer(tmp_path, 1, strategy=strategy).fit(Logging(make()).double(), **data("adam"))
+
+
+def test_another_fit_after_one_that_has_ended_the_job(strategy: Any, tmp_path: Path) -> None:
+    trainer, module = make_trainer(tmp_path, 2, strategy=strategy, max_steps=3), Classifier()
+    trainer.fit(module, **data("adam"))
+    assert trainer.global_step == 3
+    trainer.fit_loop.epoch_loop.max_steps = 9
+    with pytest.raises(RuntimeError, match="no other fit can follow it"):
+        trainer.fit(module, **data("adam"))
 
 
 def test_values_of_one_rank_at_an_epoch_end_are_refused(
