@@ -23,6 +23,7 @@ from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
 from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rate
 from elastic_launcher.torch import Job
+from elastic_launcher.torch.data.stock_loader import Data
 
 _numbers: Iterator[int] = count()  # of calls of fit, and of optimizers: the same on all ranks
 _prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()  # by model
@@ -141,18 +142,18 @@ def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, v
         )
 
 
-def _held_out(held_out: Any, job: Job) -> data_of.Data | None:
+def _held_out(held_out: Any, job: Job) -> Data | None:
     if held_out is None:
         return None
     x, y, weights = (*data_of.parts_of(held_out), None, None)[:3]
     return data_of.read(x, y, weights, None, False, job.global_batch_size)
 
 
-def _loader(job: Job, data: data_of.Data) -> Any:
+def _loader(job: Job, data: Data) -> Any:
     return job.dataloader(data.dataset, **{**data.options, "drop_last": False})
 
 
-def _build(model: Any, data: data_of.Data) -> None:
+def _build(model: Any, data: Data) -> None:
     """Makes all variables of a model and of its metrics."""
     collate = data.options.get("collate_fn") or torch.utils.data.default_collate
     indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ LAYERS = (
     {"checkpoint", "control", "events", "hints", "host", "kube", "workdir"},
     {"adaptive", "agent", "engines", "quota", "report", "torch"},
     {"coordinator"},
-    {"keras", "launcher"},
+    {"integrations", "keras", "launcher"},
     {"__main__", "_components", "argo", "cli", "hera", "kfp", "kfp_steps", "lint", "pipeline_step"},
 )
 """From the ground up; `docs/architecture.md` says what each holds."""
