@@ -161,6 +161,8 @@ class SharedBatches:
 
 def _fill(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
     missing = [size - own for size, own in zip(shape, tensor.shape, strict=True)]
+    if not any(missing):
+        return tensor
     return pad(tensor, [side for size in reversed(missing) for side in (0, size)])
 
 
