@@ -103,6 +103,25 @@ def test_a_rank_is_killed_in_an_evaluation(tmp_path: Path) -> None:
     assert assert_as_plain(tmp_path, "tokens") == EPOCHS * STEPS
 
 
+BEST = {
+    "learning_rate": 0.3,
+    "lr_scheduler_type": "constant",
+    "save_strategy": "epoch",
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+}
+
+
+@pytest.mark.thorough
+def test_rank_0_is_killed_while_it_saves_and_the_best_model_is_loaded(tmp_path: Path) -> None:
+    trained(tmp_path, options_of(tmp_path, "tokens", 9, dies_saving=STEPS, arguments=BEST), "2:2")
+    assert (tmp_path / "died").exists()
+    assert_as_plain(tmp_path, "tokens", 9, **BEST)
+    kept, expected = ([one.name for one in folder.glob("checkpoint-*")] for folder in (tmp_path, tmp_path / "plain"))
+    assert kept == expected
+    assert (tmp_path / kept[0] / "trainer_state.json").exists()
+
+
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = options_of(tmp_path, "tokens", 10_000, pace=0.02)
@@ -117,11 +136,13 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
-    options = options_of(tmp_path, "tokens", 10_000, pace=0.02)
+    saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving)
     with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
         formed(job, 1, 0)
         job.process.send_signal(signal.SIGTERM)
         assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
+    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving, resume=True)  # which is ignored
     with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         formed(job, 2, 0)
         (tmp_path / "stop").touch()

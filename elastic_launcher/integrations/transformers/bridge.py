@@ -40,8 +40,7 @@ class Bridge(TrainerCallback):  # type: ignore[misc] # transformers is not follo
         state.epoch = self._trainer._steps.position()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ends an epoch, or the training where the job has ended."""
-        self._trainer._steps.end_epoch()
+        """Ends the training where the job has ended."""
         if self._trainer._steps.stopped:
             control.should_training_stop = True
 
@@ -61,7 +60,8 @@ class TrainerProgress:
         trainer = self._trainer
         return {
             **{name: getattr(trainer.state, name) for name in FIELDS},
-            "log_history": json.dumps(trainer.state.log_history),  # as text: run times differ between ranks
+            "log_history": json.dumps(trainer.state.log_history, default=float),  # as text: run times differ by rank
+            "first_step": getattr(trainer, "_initial_global_step", 0),
             "current_flos": trainer.current_flos,
             "last_logged": trainer._globalstep_last_logged,
             "callbacks": [one.state()["attributes"] for one in self._callbacks()],
@@ -73,6 +73,7 @@ class TrainerProgress:
         for name in FIELDS:
             setattr(trainer.state, name, state[name])
         trainer.state.log_history = json.loads(state["log_history"])
+        trainer._initial_global_step = state["first_step"]
         trainer.current_flos = state["current_flos"]
         trainer._globalstep_last_logged = state["last_logged"]
         for callback, attributes in zip(self._callbacks(), state["callbacks"], strict=True):

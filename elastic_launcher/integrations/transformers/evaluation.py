@@ -9,7 +9,7 @@ import torch
 from accelerate.state import GradientState
 from torch.nn.functional import pad
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from elastic_launcher.torch import Job
 from elastic_launcher.torch.data.stock_loader import FORWARD
@@ -55,11 +55,11 @@ class SharedBatches:
     Attributes:
         dataset: That of the loader.
         end_of_dataloader: What Accelerate's loaders say of themselves; the next two as well.
-        remainder: How many samples the last batch has, or 0 where it is whole.
+        remainder: How many samples the last batch has, 0 where it is whole, or -1 for all that come.
         batch_sampler: None: no process has a part of it.
 
     Raises:
-        TypeError: If the loader's batches can't be had by number.
+        TypeError: If the loader's batches can't be had by number, or are other ones on each rank.
     """
 
     def __init__(self, trainer: Any, loader: Any, loss_only: bool | None, ignore_keys: list[str] | None) -> None:
@@ -68,10 +68,12 @@ class SharedBatches:
             raise TypeError(f"the data to evaluate are a {what}, {FORWARD}; give a map-style data set")
         if loader.batch_sampler is None:
             raise TypeError("the loader of the evaluation has batch_size=None; give it a number")
+        if isinstance(loader.sampler, RandomSampler):
+            raise TypeError("the loader of the evaluation shuffles, differently on each rank; leave shuffle=True out")
         self.dataset: Any = loader.dataset
         self.end_of_dataloader = False
         size = getattr(loader.batch_sampler, "batch_size", None)
-        self.remainder = len(self.dataset) % size if size else -1
+        self.remainder = len(self.dataset) % size if size and not loader.drop_last else -1
         self.batch_sampler = None
         self._trainer = trainer
         self._job: Job = trainer.job
@@ -132,7 +134,8 @@ class SharedBatches:
             if outputs is not None and self._preprocess is not None:
                 outputs = self._preprocess(outputs, labels)
             inputs = batch[self._main_input] if "inputs" in trainer.args.include_for_metrics else None
-            self._done[number], self._form = tree_flatten((loss, outputs, labels, inputs))
+            leaves, self._form = tree_flatten((loss, outputs, labels, inputs))
+            self._done[number] = [_on_cpu(leaf) for leaf in leaves]
         return self._done[number]
 
     def _shapes(self, numbers: torch.Tensor) -> torch.Tensor:
@@ -157,6 +160,15 @@ class SharedBatches:
             if whole:
                 rows[str(place)] = torch.stack(whole)
         return rows
+
+
+def _on_cpu(leaf: Any) -> torch.Tensor | None:
+    if leaf is None or isinstance(leaf, torch.Tensor):
+        return None if leaf is None else leaf.cpu()
+    raise TypeError(
+        f"the model's outputs hold a {type(leaf).__name__}, which ranks can't exchange: leave it out with ignore_keys, "
+        "or take the tensors that are needed in preprocess_logits_for_metrics"
+    )
 
 
 def _fill(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:

@@ -32,6 +32,13 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | No
     return job
 
 
+def is_new(job: Job) -> bool:
+    """Returns whether the job begins with this process: it does not go on from a checkpoint, nor do others train."""
+    member = job._session.member
+    standing = member.standing if member is not None else None
+    return standing is None or not (standing.checkpoint or standing.phase or standing.epoch or standing.step)
+
+
 def be_alone(args: Any, job: Job) -> None:
     """Has training arguments name the job's device and batch, and no other process.
 

@@ -17,6 +17,9 @@ class Steps:
 
     A batch of it has no tokens: the Trainer adds up those of batches, and the job brings the real ones together.
 
+    The last step of an epoch ends when the Trainer asks for the next one: a checkpoint of the job then holds what the
+    Trainer does after an epoch, its evaluation for instance.
+
     Attributes:
         loader: The job's loader.
         losses: Those of the steps.
@@ -53,27 +56,26 @@ class Steps:
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the steps that are left of the present epoch, or of the next one that is left."""
+        self._end_epoch()
         for _ in self._epochs:
-            some = False
             while self._step():
-                some = True
                 yield self._token
-            if some and not self._job.over:
-                return
+                if self._job.step_in_epoch == len(self):
+                    return
         self.stopped = True
 
     def _step(self) -> bool:
         self._in_loop = self._job.run_step(self.loader, self._micro_batch)
         return self._in_loop
 
-    def end_epoch(self) -> None:
+    def _end_epoch(self) -> None:
         """Ends an epoch whose last step is done."""
         if self._in_loop and self._job.step_in_epoch == len(self):
             self._step()
 
     def finish(self) -> None:
         """Ends the training on all ranks, wherever it is."""
-        self.end_epoch()
+        self._end_epoch()
         if not self._finished and not self.stopped and (self._in_loop or self._job.epoch + 1 < self._total):
             self._job.stop("ended by the Trainer")
             if self._in_loop:

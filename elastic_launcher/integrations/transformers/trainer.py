@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from elastic_launcher.integrations.transformers.bridge import Bridge
 from elastic_launcher.integrations.transformers.checks import check_arguments, read_training
 from elastic_launcher.integrations.transformers.evaluation import Evaluated, SharedBatches
 from elastic_launcher.integrations.transformers.reports import report_from_rank_0
-from elastic_launcher.integrations.transformers.start import be_alone
+from elastic_launcher.integrations.transformers.start import be_alone, is_new
 from elastic_launcher.integrations.transformers.steps import Steps
 from elastic_launcher.integrations.transformers.weight import Weight
 from elastic_launcher.torch import Job
@@ -56,7 +57,6 @@ class ElasticTrainerMixin:
         super().__init__(*args, **kwargs)
         self.accelerator.prepare_data_loader = lambda loader, *_, **__: loader  # the job moves batches to the device
         self.accelerator.backward = self._backward
-        self.current_gradient_accumulation_steps = 1
         self._weight = Weight(self)
         self._backward_weight: float | None = None
         self._lines_for_bars()
@@ -70,8 +70,14 @@ class ElasticTrainerMixin:
         if bars:
             self.callback_handler.add_callback(PrinterCallback)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains over all ranks, as `Trainer.train` does.
+
+        Args:
+            resume_from_checkpoint: As in transformers, for a new job; ignored in one that goes on from a checkpoint of
+                its own, and in processes that join.
+            *args: As in transformers.
+            **kwargs: As in transformers.
 
         Raises:
             RuntimeError: If it was called before.
@@ -79,7 +85,13 @@ class ElasticTrainerMixin:
         if self._steps is not None:
             raise RuntimeError("train() was called twice; make another ElasticTrainer for another training")
         report_from_rank_0(self.callback_handler.callbacks)
-        output = super().train(*args, **kwargs)  # type: ignore[misc]
+        if resume_from_checkpoint and not is_new(self.job):
+            warnings.warn(
+                f"resume_from_checkpoint={resume_from_checkpoint!r} is ignored: the job goes on with its own state",
+                stacklevel=2,
+            )
+            resume_from_checkpoint = None
+        output = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
         return output._replace(training_loss=output.metrics["train_loss"])
 
     # -- what the Trainer's loop asks for
@@ -107,6 +119,7 @@ class ElasticTrainerMixin:
     def _micro_batch(self, batch: Any) -> None:
         """Does the forward and backward pass of a micro-batch."""
         assert self._steps is not None
+        self.current_gradient_accumulation_steps = 1  # the Trainer divides by it what is no mean over the batch
         items = self._get_num_items_in_batch([batch], self.args.device)  # type: ignore[attr-defined]
         weight = self._weight.of(batch, items)
         if weight == 0:
@@ -156,8 +169,11 @@ class ElasticTrainerMixin:
     # -- what is said and written
 
     def show_rank(self) -> None:
-        """Has callbacks know whether this process is rank 0 now."""
+        """Has callbacks, arguments and Accelerate know whether this process is rank 0 now: it writes and deletes."""
         self.state.is_world_process_zero = self.state.is_local_process_zero = self.job.rank == 0
+        if self.job.rank is not None:
+            for process in (self.args.distributed_state, self.accelerator.state):
+                process.process_index = process.local_process_index = self.job.rank
 
     def is_world_process_zero(self) -> bool:
         """Whether this process is rank 0 now."""
@@ -168,18 +184,21 @@ class ElasticTrainerMixin:
         return self.job.rank == 0
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Logs values of all ranks: also to the job's events, report and metrics."""
+        """Logs values of all ranks: also to the job's events, report and metrics; nothing in a rehearsal."""
+        if self.job.micro is not None and self.job.micro.rehearsal:
+            return
         self.show_rank()
         if self._steps is not None:
             losses = self._steps.losses
-            if "train_loss" in logs:
+            if "train_loss" in logs and "total_flos" in logs:
                 steps = self.state.global_step - getattr(self, "_initial_global_step", 0)
                 logs["train_loss"] = losses.total / max(steps, 0.001)
             elif "loss" in logs and "learning_rate" in logs:
                 logs["loss"] = losses.mean()
             if "grad_norm" in logs:  # 0 on a rank that has taken the step over from another one
                 logs["grad_norm"] = self.job.reduce(logs["grad_norm"], op="max")
-        self.job.log({name: value for name, value in logs.items() if isinstance(value, (int, float))})
+        numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+        self.job.log({name: value for name, value in numbers.items() if not isinstance(value, bool)})
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
@@ -188,19 +207,28 @@ class ElasticTrainerMixin:
             super().save_model(*args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        if self.job.rank == 0:
-            super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
-            return
-        self.store_flos()  # type: ignore[attr-defined]
-        best = self.state.best_global_step
-        folder = os.path.join(self.args.output_dir, f"checkpoint-{best}")
-        if best and (best == self.state.global_step or os.path.exists(folder)):
-            self.state.best_model_checkpoint = folder
+        """Saves on rank 0, and on the next one to be it if that is lost meanwhile."""
+        best = os.path.join(self.args.output_dir, f"checkpoint-{self.state.best_global_step}")
+        found = {"saved": 0.0, "best": 0.0}
+        while not found["saved"]:
+            saves = self.job.rank == 0
+            if saves:
+                super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]
+            found = {"saved": float(saves), "best": float(saves and self.state.best_model_checkpoint == best)}
+            found = self.job.reduce(found, op="max")
+        if self.job.rank != 0:
+            self.store_flos()  # type: ignore[attr-defined]
+        if found["best"]:
+            self.state.best_model_checkpoint = best
 
     def _load_best_model(self) -> None:
         assert self._steps is not None
         self._steps.finish()
-        self.job.reduce(0.0)  # rank 0 has written it
+        if not os.path.isdir(self.state.best_model_checkpoint):
+            raise RuntimeError(
+                f"load_best_model_at_end: rank {self.job.rank} can't see {self.state.best_model_checkpoint}, which "
+                "rank 0 has written; output_dir must be on a disk that all nodes share"
+            )
         super()._load_best_model()  # type: ignore[misc]
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:

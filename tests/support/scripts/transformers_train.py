@@ -37,14 +37,21 @@ class Pace(TrainerCallback):  # type: ignore[misc] # transformers is not followe
 
 
 class Mortal(InOrderTrainer):
-    """Kills the last rank in an evaluation, where the test says so."""
+    """Kills a rank after a step, in an evaluation or while it saves, where the test says so."""
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        last = job.rank is not None and job.rank == (job.world_size or 0) - 1 > 0
-        if last and self.state.global_step == options.get("dies") and not (folder / "died").exists():
+        if job.rank is not None and job.rank == (job.world_size or 0) - 1 > 0:
+            self._die("dies")
+        return super().prediction_step(*args, **kwargs)
+
+    def _save_rng_state(self, *args: Any) -> None:
+        self._die("dies_saving")
+        super()._save_rng_state(*args)
+
+    def _die(self, option: str) -> None:
+        if self.state.global_step == options.get(option) and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().prediction_step(*args, **kwargs)
 
 
 class ElasticInOrder(elastic.ElasticTrainerMixin, Mortal):

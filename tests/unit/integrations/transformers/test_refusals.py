@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 from transformers import Trainer
 
 import elastic_launcher.integrations.transformers as elastic
@@ -76,6 +76,23 @@ def test_data_that_can_only_be_read_forward(job: Job, tmp_path: Path) -> None:
 def test_a_sampler_that_the_job_cannot_follow(job: Job, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="WeightedRandomSampler; the job decides"):
         make("classes", tmp_path, ElasticDrawn, job=job).train()
+
+
+class ElasticShuffling(elastic.ElasticTrainer):  # type: ignore[misc] # transformers is not followed
+    def get_eval_dataloader(self, *_: Any) -> Any:
+        return DataLoader(self.eval_dataset, batch_size=7, shuffle=True)
+
+
+def test_an_evaluation_that_shuffles(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="the loader of the evaluation shuffles"):
+        make("classes", tmp_path, ElasticShuffling, job=job).evaluate()
+
+
+def test_outputs_that_ranks_cannot_exchange(job: Job, tmp_path: Path) -> None:
+    trainer = make("classes", tmp_path, elastic.ElasticTrainer, job=job)
+    trainer.preprocess_logits_for_metrics = lambda logits, labels: object()
+    with pytest.raises(TypeError, match="outputs hold a object, which ranks can't exchange"):
+        trainer.evaluate()
 
 
 def test_a_trainer_needs_its_arguments(job: Job) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
@@ -96,9 +97,10 @@ def test_the_best_model_is_loaded_after_early_stopping(job: Job, tmp_path: Path)
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
-def test_predictions_are_those_of_transformers(job: Job, tmp_path: Path) -> None:
-    trainer = make("classes", tmp_path, ElasticInOrder, job=job, max_steps=1)
-    plain = make("classes", tmp_path)
+@pytest.mark.parametrize("drops", [False, True])
+def test_predictions_are_those_of_transformers(drops: bool, job: Job, tmp_path: Path) -> None:
+    trainer = make("classes", tmp_path, ElasticInOrder, job=job, max_steps=1, dataloader_drop_last=drops)
+    plain = make("classes", tmp_path, dataloader_drop_last=drops)
     before, expected = trainer.evaluate(), plain.evaluate()  # before the training, each process by itself
     assert before["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-12)
     trainer.train()
@@ -141,31 +143,50 @@ class Scores(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
 
 
-def test_rows_of_different_lengths_and_a_loss_that_is_a_mean_over_tokens(tmp_path: Path) -> None:
-    def trained(kind: Any, **job: Any) -> Any:
-        args = TrainingArguments(
-            str(tmp_path),
-            per_device_train_batch_size=6,
-            per_device_eval_batch_size=3,
-            num_train_epochs=2,
-            learning_rate=0.1,
-            logging_steps=1,
-            include_for_metrics=["inputs", "loss"],
-            report_to="none",
-            use_cpu=True,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-        )
-        data = {"train_dataset": Ragged(), "eval_dataset": Ragged(), "data_collator": filled}
-        trainer = kind(Scores(), args, compute_metrics=lambda found: {"sum": found.predictions.sum()}, **data, **job)
-        trainer.train()
-        return trainer, trainer.evaluate(), trainer.predict(Ragged()).predictions
+def ragged(folder: Path, kind: Any, **job: Any) -> Any:
+    """Returns a Trainer of 10 samples in steps of 6: an epoch has two."""
+    args = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=6,
+        per_device_eval_batch_size=3,
+        num_train_epochs=2,
+        learning_rate=0.1,
+        logging_steps=1,
+        save_steps=1,
+        include_for_metrics=["inputs", "loss"],
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+    data = {"train_dataset": Ragged(), "eval_dataset": Ragged(), "data_collator": filled}
+    return kind(Scores(), args, compute_metrics=lambda found: {"sum": found.predictions.sum()}, **data, **job)
 
-    ours, metrics, predictions = trained(ElasticInOrder, job=elastic.init(6, 2))
-    plain, expected, theirs = trained(InOrderTrainer)
+
+def test_rows_of_different_lengths_and_a_loss_that_is_a_mean_over_tokens(tmp_path: Path) -> None:
+    ours, plain = ragged(tmp_path, ElasticInOrder, job=elastic.init(6, 2)), ragged(tmp_path, InOrderTrainer)
+    ours.train()
+    plain.train()
+    metrics, expected = ours.evaluate(), plain.evaluate()
     assert_alike(ours, plain)
     assert metrics["eval_sum"] == pytest.approx(expected["eval_sum"], rel=1e-12)
+    predictions, theirs = ours.predict(Ragged()).predictions, plain.predict(Ragged()).predictions
     np.testing.assert_allclose(predictions, theirs, rtol=0, atol=1e-12)
+
+
+def test_an_epoch_that_begins_with_its_second_step(tmp_path: Path) -> None:
+    """So does that of a process that joins: the Trainer finds fewer batches than it knows of."""
+    plain = ragged(tmp_path / "plain", InOrderTrainer)
+    plain.train()
+    ours = ragged(tmp_path / "ours", ElasticInOrder, job=elastic.init(6, 2))
+    ours.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-1"))
+    assert [log["step"] for log in history(ours)] == [1, 2, 3, 4, 4]
+    torch.testing.assert_close(ours.model.weight, plain.model.weight, rtol=0, atol=1e-9)
+
+
+def answers_with(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> None:
+    """Has the ranks bring together what is given, where it is a dict."""
+    monkeypatch.setattr(Job, "reduce", lambda self, own, op="mean": answers.pop(0) if isinstance(own, dict) else own)
 
 
 def test_only_rank_0_writes_and_prints(
@@ -173,11 +194,25 @@ def test_only_rank_0_writes_and_prints(
 ) -> None:
     trainer = make("classes", tmp_path, ElasticInOrder, job=job, max_steps=4, save_strategy="steps", save_steps=2)
     monkeypatch.setattr(type(job), "rank", property(lambda self: 1))
+    answers_with(monkeypatch, [{"saved": 1.0, "best": 0.0}] * 2)
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     assert not list(tmp_path.iterdir())
     assert "eval_loss" not in capsys.readouterr().out
     assert not trainer.is_world_process_zero()
+    assert not trainer.args.should_save
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_a_checkpoint_is_saved_again_where_rank_0_was_lost(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make("classes", tmp_path, ElasticInOrder, job=job, max_steps=2, save_strategy="steps", save_steps=2)
+    answers = [{"saved": 0.0, "best": 0.0}, {"saved": 1.0, "best": 0.0}]
+    answers_with(monkeypatch, answers)
+    trainer.train()
+    assert not answers
+    assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
 
 
 def test_reports_begin_where_a_process_becomes_rank_0() -> None:
