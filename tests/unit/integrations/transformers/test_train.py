@@ -12,7 +12,16 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import (
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    T5Config,
+    T5ForConditionalGeneration,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.integrations.transformers.reports import OnRank0
@@ -66,6 +75,26 @@ def test_a_training_ends_in_the_middle_of_an_epoch(arguments: dict[str, Any], jo
     assert job.step == plain.state.global_step
 
 
+def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
+    arguments = {"max_steps": 4, "dataloader_num_workers": 1, "gradient_checkpointing": True}
+    trainer = make("tokens", tmp_path, ElasticInOrder, job=job, **arguments)
+    trainer.train()
+    plain = make("tokens", tmp_path, **arguments)
+    plain.train()
+    assert_alike(trainer, plain)
+
+
+def test_bfloat16(job: Job, tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    arguments = {"max_steps": 4, "bf16": True, "logging_steps": 1}
+    trainer = make("tokens", tmp_path, ElasticInOrder, job=job, **arguments)
+    trainer.train()
+    plain = make("tokens", tmp_path, **arguments)
+    plain.train()
+    losses, expected = ([log["loss"] for log in history(one) if "loss" in log] for one in (trainer, plain))
+    assert losses == pytest.approx(expected, rel=0.01)
+
+
 def test_a_checkpoint_of_a_trainer_is_gone_on_from(job: Job, tmp_path: Path) -> None:
     arguments = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 5, "eval_strategy": "no"}
     whole = make("tokens", tmp_path / "plain", **arguments)
@@ -109,6 +138,43 @@ def test_predictions_are_those_of_transformers(drops: bool, job: Job, tmp_path: 
     np.testing.assert_allclose(ours.predictions, theirs.predictions, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(ours.label_ids, theirs.label_ids)
     assert ours.metrics["test_loss"] == pytest.approx(theirs.metrics["test_loss"], rel=1e-12)
+
+
+class Translations(Dataset[Any]):
+    def __len__(self) -> int:
+        return 11
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.arange(6) + index, "labels": torch.arange(4) + index}
+
+
+class ElasticSeq2Seq(elastic.ElasticTrainerMixin, Seq2SeqTrainer):
+    """Another Trainer, whose predictions are texts of different lengths."""
+
+
+def test_a_trainer_that_generates(job: Job, tmp_path: Path) -> None:
+    def trained(kind: Any, **job: Any) -> Any:
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+        model = T5ForConditionalGeneration(T5Config(**sizes, dropout_rate=0, decoder_start_token_id=0))
+        args = Seq2SeqTrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=BATCH,
+            per_device_eval_batch_size=2,
+            predict_with_generate=True,
+            generation_max_length=9,
+            max_steps=1,
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = kind(model.double(), args, train_dataset=Translations(), **job)
+        trainer.train()
+        return trainer.predict(Translations())
+
+    ours, theirs = trained(ElasticSeq2Seq, job=job), trained(Seq2SeqTrainer)
+    np.testing.assert_array_equal(ours.predictions, theirs.predictions)
+    assert ours.metrics["test_loss"] == pytest.approx(theirs.metrics["test_loss"], rel=1e-5)
 
 
 class Ragged(Dataset[Any]):
