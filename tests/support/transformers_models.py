@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, SequentialSampler
@@ -159,5 +160,8 @@ CLOCK = ("_runtime", "_per_second", "_preparation_time")
 
 
 def history(trainer: Any) -> list[dict[str, float]]:
-    """Returns what was logged, without the times."""
-    return [{k: v for k, v in one.items() if not k.endswith(CLOCK)} for one in trainer.state.log_history]
+    """Returns what was logged, without the times; transformers 4 rounds the loss."""
+    logs = [{k: v for k, v in one.items() if not k.endswith(CLOCK)} for one in trainer.state.log_history]
+    if transformers.__version__.startswith("4."):
+        logs = [one | {"loss": round(one["loss"], 4)} if "loss" in one else one for one in logs]
+    return logs

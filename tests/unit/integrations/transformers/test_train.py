@@ -35,9 +35,12 @@ class ElasticInOrder(elastic.ElasticTrainerMixin, InOrderTrainer):
 
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of models so small, threads would only wait for each other
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def test_a_checkpoint_of_a_trainer_is_gone_on_from(job: Job, tmp_path: Path) -> 
 def test_the_best_model_is_loaded_after_early_stopping(job: Job, tmp_path: Path) -> None:
     arguments = {
         "num_train_epochs": 9,
-        "learning_rate": 0.3,
+        "learning_rate": 0.03,
         "save_strategy": "epoch",
         "load_best_model_at_end": True,
         "lr_scheduler_type": "constant",
