@@ -141,12 +141,11 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
     saving = SLOW | {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
-    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving)
+    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving, resume=True)
     with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
         formed(job, 1, 0)
         job.process.send_signal(signal.SIGTERM)
         assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
-    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving, resume=True)  # which is ignored
     with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         formed(job, 2, 0)
         (tmp_path / "stop").touch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.state import GradientState
@@ -70,7 +70,7 @@ class SharedBatches:
             raise TypeError("the loader of the evaluation has batch_size=None; give it a number")
         if isinstance(loader.sampler, RandomSampler):
             raise TypeError("the loader of the evaluation shuffles, differently on each rank; leave shuffle=True out")
-        self.dataset: Any = loader.dataset
+        self.dataset = cast(Any, loader.dataset)
         self.end_of_dataloader = False
         size = getattr(loader.batch_sampler, "batch_size", None)
         self.remainder = len(self.dataset) % size if size and not loader.drop_last else -1

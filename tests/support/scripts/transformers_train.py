@@ -1,8 +1,8 @@
 """A script with Hugging Face's Trainer under the launcher; its argument is a JSON object.
 
 It trains ``epochs`` epochs of the model ``kind``, or until there is a file ``stop``, and writes what came of it to
-``folder``: ``weights.pt``, ``history.json``, and the Trainer's own files. It begins with the checkpoint ``resume`` of a
-Trainer, if that is given.
+``folder``: ``weights.pt``, ``history.json``, and the Trainer's own files. With ``resume`` it begins with the Trainer's
+newest checkpoint, if there is one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ trainer = make(
     num_train_epochs=options["epochs"],
     **options.get("arguments", {}),
 )
-trainer.train(resume_from_checkpoint=options.get("resume"))
+trainer.train(resume_from_checkpoint="resume" in options and any(folder.glob("checkpoint-*")))
 trainer.evaluate()
 if job.is_main:
     torch.save(trainer.model.state_dict(), folder / "weights.pt")
