@@ -1,0 +1,208 @@
+"""Reads samples of lanes: keeps each lane open where it stands, and opens it again for what lies elsewhere.
+
+Invariant: a sample is a function of (seed, epoch, lane, place in the lane), whoever reads it and from wherever on. It
+holds for what draws from Python's, numpy's and torch's global generators when the sample is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NoReturn
+
+from torch.utils.data import default_collate
+
+from elastic_launcher import sampling
+from elastic_launcher.lane_order import LaneOrder
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.data.fetch import Collate
+from elastic_launcher.torch.data.lanes import Lanes
+
+FAR = 4  # steps: a lane whose next sample lies farther ahead is opened there, one that is not read for longer is closed
+
+
+@dataclass
+class _Block:
+    """Successive samples of a lane, shuffled."""
+
+    start: int
+    samples: list[Any]
+
+
+@dataclass
+class _OpenLane:
+    """Attributes:
+    at: Number of the next sample.
+    opened: Number of the sample at which it was opened.
+    used: The step for which it was read last.
+    """
+
+    epoch: int
+    at: int
+    samples: Iterator[Any]
+    opened: int
+    used: int
+    block: _Block | None = None
+
+    def close(self) -> None:
+        """Lets a generator end what it holds."""
+        close = getattr(self.samples, "close", None)
+        if callable(close):
+            close()
+
+
+class LaneReader:
+    """Gives samples of lanes by their positions in an epoch; one process's, which no two threads use at once.
+
+    Args:
+        dataset: The lanes.
+        order: What the steps take of them.
+        seed: What random numbers and the shuffling derive from.
+        shuffle: Whether each lane's samples are shuffled in blocks.
+    """
+
+    divisible = False
+
+    def __init__(self, dataset: Lanes, order: LaneOrder, seed: int, shuffle: bool) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.opened = 0
+        self.read = 0
+        self._order = order
+        self._shuffle = shuffle
+        self._firsts = list(accumulate(dataset.lengths, initial=0))
+        self._open: dict[int, _OpenLane] = {}
+        self._far = FAR * -(-order.batch // len(dataset.lengths))
+
+    def load(self, epoch: int, positions: Sequence[int], wanted: Callable[[], bool] = lambda: True) -> list[Any] | None:
+        """Returns the samples at positions that follow each other within each lane.
+
+        It leaves the process's generators as the last sample left them. Before each sample it asks whether they are
+        still ``wanted``; once they are not, None is returned.
+        """
+        samples, step = [], min(positions) // self._order.batch
+        for lane in [lane for lane, one in self._open.items() if one.epoch != epoch or abs(one.used - step) > FAR]:
+            self._close(lane)
+        for lane, place, position in self._places(positions):
+            if not wanted():
+                return None
+            samples.append(self._sample(epoch, lane, place, position // self._order.batch))
+        return samples
+
+    def _places(self, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        start, stop = min(positions), max(positions) + 1
+        lanes, places = self._order.places(start, stop)
+        for position in positions:
+            yield int(lanes[position - start]), int(places[position - start]), position
+
+    def _sample(self, epoch: int, lane: int, place: int, step: int) -> Any:
+        if not self._shuffle:
+            return self._forward(epoch, lane, place, step)
+        start, stop = self._bounds(lane, place)
+        found = self._open.get(lane)
+        if found is None or found.epoch != epoch or found.block is None or found.block.start != start:
+            samples = [self._forward(epoch, lane, number, step) for number in range(start, stop)]
+            found = self._open[lane]
+            found.block = _Block(start, samples)
+        found.used = step
+        seed = rng.derive(self.seed, lane, start)
+        chosen = sampling.indices(stop - start, seed, epoch, place - start, place - start + 1)
+        return found.block.samples[int(chosen[0])]  # type: ignore[union-attr]
+
+    def _bounds(self, lane: int, place: int) -> tuple[int, int]:
+        """Returns the block of a place; lanes' first blocks have different lengths, so that not all end in one step."""
+        block, length = self.dataset.block, self.dataset.lengths[lane]
+        shift = lane * block // len(self.dataset.lengths)
+        number = (place + shift) // block
+        return max(0, number * block - shift), min(length, (number + 1) * block - shift)
+
+    def _forward(self, epoch: int, lane: int, place: int, step: int) -> Any:
+        """Reads on to a sample; what lies between is dropped."""
+        found = self._open.get(lane)
+        if found is None or found.epoch != epoch or not found.at <= place <= found.at + self._far:
+            found = self._open_at(epoch, lane, place, step)
+        found.used = step
+        try:
+            while found.at <= place:
+                rng.seed_all(rng.sample_seed(self.seed, epoch, self._firsts[lane] + found.at), rng.current_device())
+                sample = next(found.samples)
+                found.at += 1
+                self.read += 1
+            if self.dataset.exact and found.at == self.dataset.lengths[lane]:
+                self._check_end(lane, found)
+        except StopIteration:
+            self._end_early(lane, found)
+        except Exception as error:
+            self._close(lane)
+            error.add_note(f"in lane {lane}, at sample {found.at} of epoch {epoch}; opened at {found.opened}")
+            raise
+        return sample
+
+    def _open_at(self, epoch: int, lane: int, place: int, step: int) -> _OpenLane:
+        self._close(lane)
+        rng.seed_all(rng.sample_seed(self.seed, epoch, -1 - lane), rng.current_device())
+        self.opened += 1
+        try:
+            samples = self.dataset.open(lane, epoch, place)
+        except Exception as error:
+            error.add_note(f"in open({lane}, {epoch}, {place}): lane, epoch, first sample")
+            raise
+        try:
+            found = _OpenLane(epoch, place, iter(samples), place, step)
+        except TypeError:
+            raise TypeError(
+                f"open({lane}, {epoch}, {place}) returned {type(samples).__name__}; it must return an iterable of the "
+                f"samples of lane {lane} from number {place} on"
+            ) from None
+        self._open[lane] = found
+        return found
+
+    def _close(self, lane: int) -> None:
+        if (found := self._open.pop(lane, None)) is not None:
+            found.close()
+
+    def _check_end(self, lane: int, found: _OpenLane) -> None:
+        with contextlib.suppress(StopIteration):
+            next(found.samples)
+            length = self.dataset.lengths[lane]
+            raise ValueError(
+                f"lane {lane} has more than the {length} samples that lengths says; correct lengths[{lane}], or give "
+                "lengths=N, if an epoch takes N samples of each lane, however many it has"
+            )
+
+    def _end_early(self, lane: int, found: _OpenLane) -> NoReturn:
+        self._close(lane)
+        call, length = f"open({lane}, {found.epoch}, {found.opened})", self.dataset.lengths[lane]
+        given = found.at - found.opened
+        raise ValueError(
+            f"lane {lane} ended early: {call} gave {given} samples, and lengths says that the lane has {length} "
+            f"({length - found.opened} from {found.opened} on). Correct lengths, or have open() give the same samples "
+            "each time that it is called for a lane and an epoch"
+        )
+
+
+@dataclass(frozen=True)
+class LaneFetcher:
+    """Makes batches of lanes' samples in this process.
+
+    Attributes:
+        collate_fn: Makes a batch of a list of samples; None for torch's default. Random numbers that it draws derive
+            from the position of the last sample.
+    """
+
+    reader: LaneReader
+    collate_fn: Collate | None
+
+    def fetch(self, epoch: int, positions: Sequence[int]) -> Any:
+        """Returns the batch of these samples, in order; the process's own random generators stay as they were."""
+        with rng.preserve():
+            return self.join(epoch, positions, self.reader.load(epoch, positions) or [])
+
+    def join(self, epoch: int, positions: Sequence[int], samples: list[Any]) -> Any:
+        """Makes a batch of samples that were read; it may leave the random generators elsewhere."""
+        if self.collate_fn is None:
+            return default_collate(samples)
+        rng.seed_all(rng.sample_seed(self.reader.seed, epoch, positions[-1]), rng.current_device())
+        return self.collate_fn(samples)
