@@ -68,8 +68,6 @@ class LaneReader:
     def __init__(self, dataset: Lanes, order: LaneOrder, seed: int, shuffle: bool) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.opened = 0
-        self.read = 0
         self._order = order
         self._shuffle = shuffle
         self._firsts = list(accumulate(dataset.lengths, initial=0))
@@ -129,7 +127,6 @@ class LaneReader:
                 rng.seed_all(rng.sample_seed(self.seed, epoch, self._firsts[lane] + found.at), rng.current_device())
                 sample = next(found.samples)
                 found.at += 1
-                self.read += 1
             if self.dataset.exact and found.at == self.dataset.lengths[lane]:
                 self._check_end(lane, found)
         except StopIteration:
@@ -143,7 +140,6 @@ class LaneReader:
     def _open_at(self, epoch: int, lane: int, place: int, step: int) -> _OpenLane:
         self._close(lane)
         rng.seed_all(rng.sample_seed(self.seed, epoch, -1 - lane), rng.current_device())
-        self.opened += 1
         try:
             samples = self.dataset.open(lane, epoch, place)
         except Exception as error:
