@@ -49,7 +49,7 @@ class LaneOrder:
 
         Time grows with the number of steps, and with that of lanes in each.
         """
-        lanes, places = [], []
+        lanes, places = list[Counts](), list[Counts]()
         for step in range(start // self.batch, -(-stop // self.batch)):
             phase = self._phases[bisect_right(self._phases, step, key=lambda one: one.first_step) - 1]
             first = phase.taken + (step - phase.first_step) * phase.counts
@@ -65,7 +65,7 @@ class LaneOrder:
 
     @cached_property
     def _phases(self) -> list[_Phase]:
-        phases = []
+        phases = list[_Phase]()
         step, taken, lengths = 0, np.zeros(len(self.lengths), dtype=np.int64), np.array(self.lengths, dtype=np.int64)
         while (lengths - taken).any():
             counts = _evenly(self.batch, lengths - taken)

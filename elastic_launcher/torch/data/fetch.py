@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
@@ -112,7 +112,7 @@ class Fetcher:
     def _drawn(self, epoch: int, indices: Sequence[int]) -> list[int]:
         if self.weighted is None:
             return list(map(int, indices))
-        return self.weighted.indices(self.seed, epoch, indices[0], indices[-1] + 1).tolist()  # type: ignore[no-any-return]
+        return cast("list[int]", self.weighted.indices(self.seed, epoch, indices[0], indices[-1] + 1).tolist())
 
     @staticmethod
     def join(samples: list[Any]) -> Any:

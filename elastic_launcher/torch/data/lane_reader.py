@@ -74,19 +74,28 @@ class LaneReader:
         self._open: dict[int, _OpenLane] = {}
         self._far = FAR * -(-order.batch // len(dataset.lengths))
 
-    def load(self, epoch: int, positions: Sequence[int], wanted: Callable[[], bool] = lambda: True) -> list[Any] | None:
+    def samples(
+        self, epoch: int, positions: Sequence[int], wanted: Callable[[], bool] = lambda: True
+    ) -> list[Any] | None:
         """Returns the samples at positions that follow each other within each lane.
 
         It leaves the process's generators as the last sample left them. Before each sample it asks whether they are
         still ``wanted``; once they are not, None is returned.
         """
-        samples, step = [], min(positions) // self._order.batch
+        found, step = list[Any](), min(positions) // self._order.batch
         for lane in [lane for lane, one in self._open.items() if one.epoch != epoch or abs(one.used - step) > FAR]:
             self._close(lane)
         for lane, place, position in self._places(positions):
             if not wanted():
                 return None
-            samples.append(self._sample(epoch, lane, place, position // self._order.batch))
+            found.append(self._sample(epoch, lane, place, position // self._order.batch))
+        return found
+
+    load = samples  # what a worker loads of a batch is its samples: the rank makes the batch
+
+    @staticmethod
+    def join(samples: list[Any]) -> list[Any]:
+        """Returns samples as they are."""
         return samples
 
     def _places(self, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -100,14 +109,13 @@ class LaneReader:
             return self._forward(epoch, lane, place, step)
         start, stop = self._bounds(lane, place)
         found = self._open.get(lane)
-        if found is None or found.epoch != epoch or found.block is None or found.block.start != start:
-            samples = [self._forward(epoch, lane, number, step) for number in range(start, stop)]
-            found = self._open[lane]
-            found.block = _Block(start, samples)
-        found.used = step
+        block = found.block if found is not None and found.epoch == epoch else None
+        if block is None or block.start != start:
+            block = _Block(start, [self._forward(epoch, lane, number, step) for number in range(start, stop)])
+        self._open[lane].block, self._open[lane].used = block, step
         seed = rng.derive(self.seed, lane, start)
         chosen = sampling.indices(stop - start, seed, epoch, place - start, place - start + 1)
-        return found.block.samples[int(chosen[0])]  # type: ignore[union-attr]
+        return block.samples[int(chosen[0])]
 
     def _bounds(self, lane: int, place: int) -> tuple[int, int]:
         """Returns the block of a place; lanes' first blocks have different lengths, so that not all end in one step."""
@@ -194,7 +202,7 @@ class LaneFetcher:
     def fetch(self, epoch: int, positions: Sequence[int]) -> Any:
         """Returns the batch of these samples, in order; the process's own random generators stay as they were."""
         with rng.preserve():
-            return self.join(epoch, positions, self.reader.load(epoch, positions) or [])
+            return self.join(epoch, positions, self.reader.samples(epoch, positions) or [])
 
     def join(self, epoch: int, positions: Sequence[int], samples: list[Any]) -> Any:
         """Makes a batch of samples that were read; it may leave the random generators elsewhere."""

@@ -45,7 +45,7 @@ def reader_of(
 
 
 def read(reader: LaneReader, start: int, stop: int, epoch: int = 0) -> list[Any]:
-    samples = reader.load(epoch, list(range(start, stop)))
+    samples = reader.samples(epoch, list(range(start, stop)))
     assert samples is not None
     return samples
 
@@ -114,7 +114,7 @@ def test_a_lane_that_another_rank_has_taken_over_is_closed() -> None:
 
 def test_what_nobody_wants_any_more_is_not_read() -> None:
     source = Source()
-    assert reader_of(source).load(0, range(8), lambda: source.read < 2) is None
+    assert reader_of(source).samples(0, range(8), lambda: source.read < 2) is None
     assert source.read == 2
 
 
