@@ -9,7 +9,6 @@ has just grown; the same world gives the same nodes, also while they are leaving
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from copy import copy
@@ -91,9 +90,8 @@ def _held(seats: Set[Seat]) -> Counter[str]:
 
 
 def _left(member: Member, gone: int) -> int:
-    """Returns the largest size of a job without some of the GPUs that it holds, or may still take; 0 if it has none."""
-    place = bisect_right(member.sizes, member.account.committed - gone)
-    return member.sizes[place - 1] if place else 0
+    """Returns what a job can use of what it holds, or may still take, without some of these GPUs."""
+    return member.within(member.account.committed - gone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Account:
         """
         if self.shrunk_at is None:
             return None
-        return self.shrunk_at + grow_after * min(LONGEST_WAIT, 2 ** max(0, self.brief - 1))
+        return self.shrunk_at + grow_after * min(LONGEST_WAIT, 1 << max(0, self.brief - 1))
 
     def change(self, allowed: int, generation: int, now: float, reason: str, reclaim_by: float | None) -> Account:
         """Returns the account after a hint that allows another number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,8 @@ class Member:
         """Returns what it can use of so many GPUs; all of them while an entry written by hand gives it more."""
         if self.fixed is not None:
             return min(self.fixed, gpus)
-        return max((size for size in self.sizes if size <= gpus), default=0)
+        fitting = bisect_right(self.sizes, gpus)
+        return self.sizes[fitting - 1] if fitting else 0
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -126,9 +128,9 @@ def targets_of_deaf(world: World, projects: Projects, members: Sequence[Member])
 
 
 def without_movable(world: World, projects: Projects, members: Sequence[Member]) -> tuple[World, Sequence[Member]]:
-    """Returns what is there, and the members, as if no job held machines.
+    """Returns what is there, and the members, as if no job held machines that others need which can use no others.
 
-    Of those that others need which can use no others, that is; and of what nodes above the guarantee have besides.
+    Nor have they anything besides the machines of their nodes above the guarantee: that changes with where nodes are.
     """
 
     def emptied(bound: Bound) -> Bound:
@@ -143,7 +145,7 @@ def without_movable(world: World, projects: Projects, members: Sequence[Member])
 def with_bounds(
     world: World, projects: Projects, members: Sequence[Member], change: Callable[[Bound], Bound]
 ) -> tuple[World, Sequence[Member]]:
-    """Returns what is there, and the members, where bounds leave more.
+    """Returns what is there, and the members, with bounds that have changed.
 
     Args:
         world: What is there.
