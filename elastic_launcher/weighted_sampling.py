@@ -1,6 +1,7 @@
 """Draws samples by weight, as torch's WeightedRandomSampler does, as a function of (seed, epoch, position).
 
-Invariant: what is drawn at a position doesn't depend on the slice it is asked for in.
+Invariant: what is drawn at a position doesn't depend on the slice it is asked for in, nor on the machine: it takes only
+additions, multiplications and divisions of float64 numbers, one after the other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from elastic_launcher import sampling
 from elastic_launcher.batch import whole_number
 
+_SQRT_HALF = 0.7071067811865476
+_LOG_2 = 0.6931471805599453
+_TERMS = 12  # of the series of the logarithm: s² is at most 0.03, so that the next one is below the last bit
 EPOCHS_KEPT = 2  # orders without replacement: at an epoch's end the next one is loaded ahead
 
 
@@ -31,8 +35,8 @@ class WeightedSampling:
         replacement: Whether a sample may be drawn again in an epoch.
 
     Raises:
-        ValueError: If weights are no list of numbers, one is negative or not finite, all are 0, or there are fewer than
-            an epoch draws without replacement.
+        ValueError: If weights are no list of numbers, one is negative or not finite, all are 0, they add up to too
+            much, or there are fewer than an epoch draws without replacement.
     """
 
     def __init__(self, weights: Any, num_samples: int | None = None, replacement: bool = True) -> None:
@@ -52,7 +56,10 @@ class WeightedSampling:
                 f"num_samples is {self.num_samples}, and {possible} samples have a weight above 0; an epoch without "
                 "replacement draws each once at most: lower num_samples, or leave replacement=False out"
             )
-        self._ends = np.cumsum(self.weights)
+        with np.errstate(over="ignore"):
+            self._ends = np.cumsum(self.weights)
+        if not np.isfinite(self._ends[-1]):
+            raise ValueError("weights add up to more than a float64 holds; divide them by the largest one")
         self._last = int(np.flatnonzero(self.weights)[-1])
         self._order = lru_cache(maxsize=EPOCHS_KEPT)(self._without_replacement)
 
@@ -68,8 +75,21 @@ class WeightedSampling:
 
         That is the order of exponential random numbers divided by the weights (Efraimidis and Spirakis, 2006).
         """
-        arrivals = np.full(len(self.weights), np.inf)
-        possible = self.weights > 0
-        exponential = -np.log1p(-sampling.uniform(seed, epoch, 0, len(self.weights)))
-        arrivals[possible] = exponential[possible] / self.weights[possible]
-        return np.argsort(arrivals, kind="stable")[: self.num_samples]
+        possible = np.flatnonzero(self.weights)
+        exponential = _negative_log(1.0 - sampling.uniform(seed, epoch, 0, len(self.weights))[possible])
+        with np.errstate(over="ignore"):  # a weight next to nothing comes last
+            order = np.argsort(exponential / self.weights[possible], kind="stable")
+        return possible[order[: self.num_samples]]
+
+
+def _negative_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns -log of numbers above 0 and up to 1; numpy's own isn't bit-equal on all machines."""
+    mantissa, exponent = np.frexp(values)
+    low = mantissa < _SQRT_HALF
+    mantissa, exponent = np.where(low, mantissa * 2.0, mantissa), exponent - low
+    s = (mantissa - 1.0) / (mantissa + 1.0)  # log m = 2 (s + s³/3 + s⁵/5 + …)
+    square, total = s * s, np.zeros_like(s)
+    for term in range(_TERMS, -1, -1):
+        total = total * square + 1.0 / (2 * term + 1)
+    found: NDArray[np.float64] = -(exponent * _LOG_2 + 2.0 * s * total)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elastic_launcher.weighted_sampling import WeightedSampling
+from elastic_launcher.weighted_sampling import WeightedSampling, _negative_log
 
 WEIGHTS = [0.0, 1.0, 2.0, 0.5, 0.0, 4.5, 0.0]
 SHARES = np.array(WEIGHTS) / sum(WEIGHTS)
@@ -51,6 +51,11 @@ def test_an_order_stays_as_it_is() -> None:
     assert WeightedSampling(range(1, 13), 12, False).indices(7, 1, 0, 12).tolist() == WITHOUT_REPLACEMENT
 
 
+def test_the_logarithm_is_exact_to_the_last_bits() -> None:
+    values = np.concatenate([np.linspace(2**-53, 1.0, 100_001), 2.0 ** -np.arange(54.0)])
+    assert _negative_log(values) == pytest.approx(-np.log(values), rel=5e-16, abs=1e-16)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -59,6 +64,7 @@ def test_an_order_stays_as_it_is() -> None:
         (([1, -2],), r"weights\[1\] is -2; it must be 0 or more and finite"),
         (([1, float("nan")],), r"weights\[1\] is nan"),
         (([0, 0],), "all weights are 0"),
+        (([1e308, 1e308],), "weights add up to more than a float64 holds"),
         (([1, 2], 0), "num_samples is 0"),
         (([1, 0, 2], 3, False), "num_samples is 3, and 2 samples have a weight above 0.*leave replacement=False out"),
         (([1, 0, 2], None, False), "num_samples is 3, and 2 samples"),

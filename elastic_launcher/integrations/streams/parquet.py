@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from elastic_launcher.integrations.streams.shards import lanes_of_files, open_file
-from elastic_launcher.torch.data.lanes import Lanes
+from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 ROWS = 1024  # that are decoded at once
 
@@ -17,6 +17,7 @@ def lanes(
     *,
     lanes: int,
     columns: Sequence[str] | None = None,
+    decode: Decode | None = None,
     seed: int | None = None,
     shuffle_block: int = 1024,
 ) -> Lanes:
@@ -26,6 +27,7 @@ def lanes(
         files: Paths or URLs, the same on all ranks. Each process reads the footer of each.
         lanes: How many lanes read them, at most as many as there are files.
         columns: Which are read; all by default.
+        decode: Makes a sample of a row; as of `elastic_launcher.torch.lanes`.
         seed: Has each lane read its files in another order in each epoch.
         shuffle_block: As of `elastic_launcher.torch.lanes`.
 
@@ -35,7 +37,7 @@ def lanes(
     """
     counts = list(map(_count, files))
     read = partial(_read, columns=None if columns is None else list(columns))
-    return lanes_of_files(read, files, counts, lanes=lanes, seed=seed, shuffle_block=shuffle_block)
+    return lanes_of_files(read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)
 
 
 def _parquet() -> Any:

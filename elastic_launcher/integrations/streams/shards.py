@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from elastic_launcher import sampling
 from elastic_launcher.batch import whole_number
-from elastic_launcher.checkpoint.storage import is_url, open_storage
-from elastic_launcher.torch.data.lanes import Lanes
+from elastic_launcher.checkpoint.storage import is_url
+from elastic_launcher.torch.data.lanes import Decode, Lanes
 from elastic_launcher.torch.data.lanes import lanes as make_lanes
 
 Read = Callable[[str, int], Iterable[Any]]
@@ -54,7 +55,14 @@ class _Shards:
 
 
 def lanes_of_files(
-    read: Read, files: Sequence[str], counts: Sequence[int], *, lanes: int, seed: int | None, shuffle_block: int
+    read: Read,
+    files: Sequence[str],
+    counts: Sequence[int],
+    *,
+    lanes: int,
+    decode: Decode | None,
+    seed: int | None,
+    shuffle_block: int,
 ) -> Lanes:
     """Returns lanes over files.
 
@@ -63,13 +71,17 @@ def lanes_of_files(
         files: Paths or URLs.
         counts: Samples of each.
         lanes: How many lanes there are.
+        decode: As of `elastic_launcher.torch.lanes`.
         seed: What the order of a lane's files derives from, in each epoch another one; None keeps their order.
         shuffle_block: As of `elastic_launcher.torch.lanes`.
 
     Raises:
+        TypeError: If files are one string.
         ValueError: If there is not a count for each file, or there are fewer files than lanes.
     """
     count = whole_number("lanes", lanes)
+    if isinstance(files, str):
+        raise TypeError(f"files is {files!r}; give a list of files")
     if len(counts) != len(files):
         raise ValueError(f"counts has {len(counts)} numbers, and there are {len(files)} files; give one for each file")
     if count > len(files):
@@ -79,7 +91,7 @@ def lanes_of_files(
     dealt = deal_out([whole_number(f"counts[{n}]", samples, 0) for n, samples in enumerate(counts)], count)
     shards = _Shards(read, files, counts, seed, dealt)
     lengths = [sum(counts[number] for number in own) for own in dealt]
-    return make_lanes(shards.open, lanes=count, lengths=lengths, shuffle_block=shuffle_block)
+    return make_lanes(shards.open, lanes=count, lengths=lengths, decode=decode, shuffle_block=shuffle_block)
 
 
 def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
@@ -93,13 +105,17 @@ def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
     return [sorted(own) for own in dealt]
 
 
-def open_file(file: str) -> IO[bytes]:
+def open_file(file: str) -> AbstractContextManager[BinaryIO]:
     """Opens a path, or a URL through fsspec.
 
     Raises:
-        StorageError: If a URL can't be used; the message says what to give or to install.
+        ImportError: If fsspec, or the package that it needs for such a URL, is missing.
     """
     if not is_url(file):
         return open(file, "rb")
-    storage, path = open_storage(file)
-    return storage.open(path, "rb")  # type: ignore[no-any-return]
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ImportError(f"{file} needs fsspec: pip install 'elastic-launcher[streams]'") from error
+    opened: AbstractContextManager[BinaryIO] = fsspec.open(file, "rb")
+    return opened

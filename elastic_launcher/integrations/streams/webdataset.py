@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from elastic_launcher.integrations.streams.shards import lanes_of_files, open_file
-from elastic_launcher.torch.data.lanes import Lanes
+from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 
 def lanes(
@@ -16,18 +16,20 @@ def lanes(
     *,
     lanes: int,
     counts: Sequence[int] | None = None,
+    decode: Decode | None = None,
     seed: int | None = None,
     shuffle_block: int = 1024,
 ) -> Lanes:
     """Describes tar files for `Job.dataloader`.
 
-    A sample is a dict of bytes by extension, as ``{"__key__": "000017", "jpg": ..., "cls": ...}``. Decode it in
-    ``collate_fn``.
+    A sample is a dict of bytes by extension, as ``{"__key__": "000017", "jpg": ..., "cls": ...}``, or what ``decode``
+    makes of it.
 
     Args:
         files: Paths or URLs, the same on all ranks.
         lanes: How many lanes read them, at most as many as there are files.
         counts: Samples of each file, as `count` returns them; they are not counted here, since each process would.
+        decode: Makes a sample of the dict; as of `elastic_launcher.torch.lanes`.
         seed: Has each lane read its files in another order in each epoch.
         shuffle_block: As of `elastic_launcher.torch.lanes`.
 
@@ -39,7 +41,7 @@ def lanes(
             "webdataset.lanes needs counts=[...], the samples of each tar file: webdataset.count(file) counts those of "
             "one; count once, and keep the numbers beside the files"
         )
-    return lanes_of_files(_read, files, counts, lanes=lanes, seed=seed, shuffle_block=shuffle_block)
+    return lanes_of_files(_read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)
 
 
 def count(file: str) -> int:
@@ -65,7 +67,8 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, list[tuple[str, tarfil
     """Yields key and files of each sample; what files hold is not read."""
 
     def named() -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-        for member in tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # which would grow with each
             folder, slash, name = member.name.rpartition("/")
             stem, dot, extension = name.partition(".")
             if member.isfile() and dot and stem:

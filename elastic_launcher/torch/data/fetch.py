@@ -34,7 +34,7 @@ def check_dataset(dataset: object) -> None:
         raise TypeError(
             f"{name} is an IterableDataset, whose samples can't be divided exactly; give a map-style data set "
             "(__len__ and __getitem__), or elastic.lanes(open, lanes=..., lengths=...), which reads several sources "
-            "forward, each from any sample on"
+            "forward, each from any sample on; for tar and Parquet files elastic_launcher.integrations.streams makes it"
         )
     if isinstance(dataset, DataLoader):
         raise TypeError(f"{name} is a loader already; give the data set that it reads (its attribute `dataset`)")

@@ -1,34 +1,25 @@
 """Reads samples of lanes: keeps each lane open where it stands, and opens it again for what lies elsewhere.
 
 Invariant: a sample is a function of (seed, epoch, lane, place in the lane), whoever reads it and from wherever on. It
-holds for what draws from Python's, numpy's and torch's global generators when the sample is made.
+holds for what draws from Python's, numpy's and torch's global generators when the sample is made. No sample is given
+twice: one that is asked for again is read again, since whoever got it may have changed it.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NoReturn
-
-from torch.utils.data import default_collate
 
 from elastic_launcher import sampling
 from elastic_launcher.lane_order import LaneOrder
 from elastic_launcher.torch import rng
-from elastic_launcher.torch.data.fetch import Collate
+from elastic_launcher.torch.data.fetch import Collate, Fetcher
 from elastic_launcher.torch.data.lanes import Lanes
 
-FAR = 4  # steps: a lane whose next sample lies farther ahead is opened there, one that is not read for longer is closed
-
-
-@dataclass
-class _Block:
-    """Successive samples of a lane, shuffled."""
-
-    start: int
-    samples: list[Any]
+FAR = 4  # steps: a lane that has fallen behind by more is closed, and one whose next sample is farther on opened there
 
 
 @dataclass
@@ -36,15 +27,14 @@ class _OpenLane:
     """Attributes:
     at: Number of the next sample.
     opened: Number of the sample at which it was opened.
-    used: The step for which it was read last.
+    block: The samples of the present block that were not given yet, and their numbers, by their shuffled places.
     """
 
     epoch: int
     at: int
     samples: Iterator[Any]
     opened: int
-    used: int
-    block: _Block | None = None
+    block: dict[int, tuple[int, Any]] = field(default_factory=dict)
 
     def close(self) -> None:
         """Lets a generator end what it holds."""
@@ -71,24 +61,25 @@ class LaneReader:
         self._order = order
         self._shuffle = shuffle
         self._firsts = list(accumulate(dataset.lengths, initial=0))
+        self._far = [FAR * -(-order.batch * length // order.total) for length in dataset.lengths]
         self._open: dict[int, _OpenLane] = {}
-        self._far = FAR * -(-order.batch // len(dataset.lengths))
 
     def samples(
         self, epoch: int, positions: Sequence[int], wanted: Callable[[], bool] = lambda: True
     ) -> list[Any] | None:
-        """Returns the samples at positions that follow each other within each lane.
+        """Returns the samples at rising positions.
 
         It leaves the process's generators as the last sample left them. Before each sample it asks whether they are
         still ``wanted``; once they are not, None is returned.
         """
-        found, step = list[Any](), min(positions) // self._order.batch
-        for lane in [lane for lane, one in self._open.items() if one.epoch != epoch or abs(one.used - step) > FAR]:
-            self._close(lane)
-        for lane, place, position in self._places(positions):
+        self._close_left(epoch, positions[0] // self._order.batch)
+        start = positions[0]
+        lanes, places = self._order.places(start, positions[-1] + 1)
+        found = list[Any]()
+        for position in positions:
             if not wanted():
                 return None
-            found.append(self._sample(epoch, lane, place, position // self._order.batch))
+            found.append(self._sample(epoch, int(lanes[position - start]), int(places[position - start])))
         return found
 
     load = samples  # what a worker loads of a batch is its samples: the rank makes the batch
@@ -98,24 +89,33 @@ class LaneReader:
         """Returns samples as they are."""
         return samples
 
-    def _places(self, positions: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        start, stop = min(positions), max(positions) + 1
-        lanes, places = self._order.places(start, stop)
-        for position in positions:
-            yield int(lanes[position - start]), int(places[position - start]), position
+    def _close_left(self, epoch: int, step: int) -> None:
+        """Closes lanes that others have taken over, or of another epoch."""
+        before = self._order.before(step)
+        for lane, one in list(self._open.items()):
+            if one.epoch != epoch or before[lane] - one.at > self._far[lane]:
+                self._close(lane)
 
-    def _sample(self, epoch: int, lane: int, place: int, step: int) -> Any:
-        if not self._shuffle:
-            return self._forward(epoch, lane, place, step)
-        start, stop = self._bounds(lane, place)
+    def _sample(self, epoch: int, lane: int, place: int) -> Any:
+        number, sample = self._shuffled(epoch, lane, place) if self._shuffle else self._forward(epoch, lane, place)
+        if self.dataset.decode is None:
+            return sample
+        self._seed_for(epoch, lane, number)
+        try:
+            return self.dataset.decode(sample)
+        except Exception as error:
+            error.add_note(f"in decode, of lane {lane}, sample {number} of epoch {epoch}")
+            raise
+
+    def _shuffled(self, epoch: int, lane: int, place: int) -> tuple[int, Any]:
         found = self._open.get(lane)
-        block = found.block if found is not None and found.epoch == epoch else None
-        if block is None or block.start != start:
-            block = _Block(start, [self._forward(epoch, lane, number, step) for number in range(start, stop)])
-        self._open[lane].block, self._open[lane].used = block, step
-        seed = rng.derive(self.seed, lane, start)
-        chosen = sampling.indices(stop - start, seed, epoch, place - start, place - start + 1)
-        return block.samples[int(chosen[0])]
+        if found is None or found.epoch != epoch or place not in found.block:
+            start, stop = self._bounds(lane, place)
+            read = [self._forward(epoch, lane, number) for number in range(start, stop)]
+            order = sampling.indices(stop - start, rng.derive(self.seed, lane, start), epoch, 0, stop - start)
+            found = self._open[lane]
+            found.block = {start + at: read[number] for at, number in enumerate(order.tolist())}
+        return found.block.pop(place)
 
     def _bounds(self, lane: int, place: int) -> tuple[int, int]:
         """Returns the block of a place; lanes' first blocks have different lengths, so that not all end in one step."""
@@ -124,15 +124,15 @@ class LaneReader:
         number = (place + shift) // block
         return max(0, number * block - shift), min(length, (number + 1) * block - shift)
 
-    def _forward(self, epoch: int, lane: int, place: int, step: int) -> Any:
-        """Reads on to a sample; what lies between is dropped."""
+    def _forward(self, epoch: int, lane: int, place: int) -> tuple[int, Any]:
+        """Reads on to a sample, and returns its number and what the lane gives; what lies between is dropped."""
         found = self._open.get(lane)
-        if found is None or found.epoch != epoch or not found.at <= place <= found.at + self._far:
-            found = self._open_at(epoch, lane, place, step)
-        found.used = step
+        if found is None or found.epoch != epoch or not found.at <= place <= found.at + self._far[lane]:
+            found = self._open_at(epoch, lane, place)
         try:
             while found.at <= place:
-                rng.seed_all(rng.sample_seed(self.seed, epoch, self._firsts[lane] + found.at), rng.current_device())
+                if self.dataset.decode is None:
+                    self._seed_for(epoch, lane, found.at)
                 sample = next(found.samples)
                 found.at += 1
             if self.dataset.exact and found.at == self.dataset.lengths[lane]:
@@ -143,9 +143,12 @@ class LaneReader:
             self._close(lane)
             error.add_note(f"in lane {lane}, at sample {found.at} of epoch {epoch}; opened at {found.opened}")
             raise
-        return sample
+        return place, sample
 
-    def _open_at(self, epoch: int, lane: int, place: int, step: int) -> _OpenLane:
+    def _seed_for(self, epoch: int, lane: int, number: int) -> None:
+        rng.seed_all(rng.sample_seed(self.seed, epoch, self._firsts[lane] + number), rng.current_device())
+
+    def _open_at(self, epoch: int, lane: int, place: int) -> _OpenLane:
         self._close(lane)
         rng.seed_all(rng.sample_seed(self.seed, epoch, -1 - lane), rng.current_device())
         try:
@@ -154,7 +157,7 @@ class LaneReader:
             error.add_note(f"in open({lane}, {epoch}, {place}): lane, epoch, first sample")
             raise
         try:
-            found = _OpenLane(epoch, place, iter(samples), place, step)
+            found = _OpenLane(epoch, place, iter(samples), place)
         except TypeError:
             raise TypeError(
                 f"open({lane}, {epoch}, {place}) returned {type(samples).__name__}; it must return an iterable of the "
@@ -207,6 +210,6 @@ class LaneFetcher:
     def join(self, epoch: int, positions: Sequence[int], samples: list[Any]) -> Any:
         """Makes a batch of samples that were read; it may leave the random generators elsewhere."""
         if self.collate_fn is None:
-            return default_collate(samples)
+            return Fetcher.join(samples)
         rng.seed_all(rng.sample_seed(self.reader.seed, epoch, positions[-1]), rng.current_device())
         return self.collate_fn(samples)

@@ -11,6 +11,7 @@ from elastic_launcher.batch import whole_number
 from elastic_launcher.lane_order import LaneOrder
 
 Open = Callable[[int, int, int], Iterable[Any]]
+Decode = Callable[[Any], Any]
 
 COUNTED = "to count them once: [sum(1 for _ in open(lane, 0, 0)) for lane in range(lanes)]"
 
@@ -23,12 +24,14 @@ class Lanes:
         open: Opens a lane.
         lengths: Samples in an epoch, by lane.
         exact: Whether a lane ends with them.
+        decode: Makes a sample of what a lane gives; None where that is the sample.
         block: Samples of a lane that are shuffled among each other.
     """
 
     open: Open
     lengths: tuple[int, ...]
     exact: bool
+    decode: Decode | None
     block: int
 
     def __len__(self) -> int:
@@ -41,21 +44,30 @@ class Lanes:
         return f"{len(self.lengths)} lanes (lengths {lengths:08x}, blocks of {self.block})"
 
 
-def lanes(open: Open, *, lanes: int, lengths: Sequence[int] | int | None = None, shuffle_block: int = 1024) -> Lanes:
+def lanes(
+    open: Open,
+    *,
+    lanes: int,
+    lengths: Sequence[int] | int | None = None,
+    decode: Decode | None = None,
+    shuffle_block: int = 1024,
+) -> Lanes:
     """Describes data that can only be read forward, for `Job.dataloader`: several lanes, each opened at any sample.
 
-    Each step takes equally many samples of each lane that has some left, so a rank reads a few lanes.
+    Each step takes samples of all lanes in proportion to their lengths, so a rank reads a few lanes.
 
     Args:
-        open: Called as ``open(lane, epoch, start)``; returns an iterable of the lane's samples from number ``start``
-            on, without those before it. It must give the same samples in the same order whenever, and on whichever
-            rank, it is called for this lane and epoch.
+        open: Called as ``open(lane, epoch, start)``; returns an iterable of what the lane has from number ``start``
+            on, without what is before it. It must give the same in the same order whenever, and on whichever rank, it
+            is called for this lane and epoch.
         lanes: How many there are, at most the global batch; best a number that divides it, and a multiple of the ranks
             that the job may have.
         lengths: How many samples each lane has; or one number, if an epoch takes so many of each lane, however many it
             has.
+        decode: Makes a sample of what ``open`` gives; called for those alone that this process needs, not for those
+            that it reads past.
         shuffle_block: With ``shuffle=True``, how many successive samples of a lane are shuffled among each other; a
-            rank holds so many of each lane that it reads.
+            rank holds so many of each lane that it reads, not decoded.
 
     Raises:
         TypeError: If ``open`` can't be called, or a number is not a whole one.
@@ -77,7 +89,7 @@ def lanes(open: Open, *, lanes: int, lengths: Sequence[int] | int | None = None,
             raise ValueError(f"lengths has {len(each)} numbers, and there are {count} lanes; give one for each lane")
     if not sum(each):
         raise ValueError("all lanes have length 0; give lanes with at least one sample")
-    return Lanes(open, each, not isinstance(lengths, int), whole_number("shuffle_block", shuffle_block))
+    return Lanes(open, each, not isinstance(lengths, int), decode, whole_number("shuffle_block", shuffle_block))
 
 
 def lane_order(lanes: Lanes, batch: int) -> LaneOrder:
@@ -89,7 +101,7 @@ def lane_order(lanes: Lanes, batch: int) -> LaneOrder:
     count = len(lanes.lengths)
     if count > batch:
         raise ValueError(
-            f"there are {count} lanes, and the global batch has {batch} samples; a step takes at least one of each "
-            f"lane: have at most {batch} lanes, each of which reads several files one after the other"
+            f"there are {count} lanes, and the global batch has {batch} samples, too few for one of each lane: have at "
+            f"most {batch} lanes, each of which reads several files one after the other"
         )
     return LaneOrder(lanes.lengths, batch)

@@ -1,6 +1,7 @@
-"""Trains on lanes that are read forward, until a file ``stop`` is there; each process writes down what it opened.
+"""Trains on data that is read forward, or drawn by weight, until a file ``stop`` is there.
 
-Arguments: JSON of folder, micro, workers, shuffle.
+Arguments: JSON of folder, source, micro, workers, shuffle. Each process writes down the samples of each step, of all
+ranks.
 """
 
 from __future__ import annotations
@@ -13,31 +14,79 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 import elastic_launcher.torch as elastic
+from elastic_launcher.integrations.streams import parquet, webdataset
 
 LENGTHS = (23, 31, 17, 30)
+FIRSTS = tuple(itertools.accumulate(LENGTHS, initial=0))
+SAMPLES = sum(LENGTHS)
+WEIGHTS = [1.0 + number % 3 for number in range(SAMPLES)]
 BATCH, SEED, BLOCK = 12, 7, 8
 
+Sample = tuple[int, torch.Tensor]
 
-def sample(lane: int, epoch: int, place: int) -> torch.Tensor:
+
+def sample(number: int, epoch: int) -> torch.Tensor:
     """Returns a sample without what is drawn for it."""
-    generator = torch.Generator().manual_seed(lane * 1000 + place)
-    return torch.randn(3, dtype=torch.float64, generator=generator) + 0.1 * epoch % 1
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(3, dtype=torch.float64, generator=generator) + 0.1 * (epoch % 10)
 
 
-def read(lane: int, epoch: int, start: int) -> Iterator[tuple[int, int, torch.Tensor]]:
+def read(lane: int, epoch: int, start: int) -> Iterator[tuple[int, int]]:
     """Reads a lane from its beginning, as a source does that can't be sought in."""
+    whole = ((number, epoch) for number in range(FIRSTS[lane], FIRSTS[lane + 1]))
+    return itertools.islice(whole, start, None)
 
-    def whole() -> Iterator[tuple[int, int, torch.Tensor]]:
-        for place in range(LENGTHS[lane]):
-            yield lane, place, sample(lane, epoch, place) + 0.01 * random.random()
 
-    return itertools.islice(whole(), start, None)
+def decode(found: tuple[int, int]) -> Sample:
+    """Makes a sample of what a lane gives; it is another one in each epoch."""
+    number, epoch = found
+    return number, sample(number, epoch) + 0.01 * random.random()
+
+
+class Numbered(Dataset[Sample]):
+    """The same samples by index."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int) -> Sample:
+        return number, sample(number, 0)
+
+
+def of_tar(found: dict[str, bytes]) -> Sample:
+    """Makes a sample of the files of one in a tar file."""
+    return int(found["cls"]), sample(int(found["cls"]), 0)
+
+
+def of_row(row: dict[str, int]) -> Sample:
+    """Makes a sample of a row of a Parquet file."""
+    return row["number"], sample(row["number"], 0)
+
+
+def source_of(options: dict[str, Any]) -> Any:
+    """Returns what the loader reads."""
+    files = sorted(Path(options["folder"]).glob("file-*"))
+    urls = [f"file://{path}" for path in files]
+    match options.get("source", "lanes"):
+        case "lanes":
+            return elastic.lanes(read, lanes=len(LENGTHS), lengths=LENGTHS, decode=decode, shuffle_block=BLOCK)
+        case "weights":
+            return Numbered()
+        case "tar":
+            counts = list(map(webdataset.count, urls))
+            return webdataset.lanes(urls, lanes=3, counts=counts, decode=of_tar, seed=3, shuffle_block=BLOCK)
+        case "parquet":
+            return parquet.lanes(urls, lanes=3, decode=of_row, seed=3, shuffle_block=BLOCK)
+        case other:
+            raise ValueError(other)
 
 
 def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -58,24 +107,23 @@ def main() -> None:
     folder = Path(options["folder"])
     job = elastic.init(BATCH, options.get("micro", BATCH))
     model, optimizer = job.prepare(*build())
-    stream = elastic.lanes(read, lanes=len(LENGTHS), lengths=LENGTHS, shuffle_block=BLOCK)
-    loader = job.dataloader(
-        stream, shuffle=options.get("shuffle", False), seed=SEED, num_workers=options.get("workers", 0)
-    )
+    order: dict[str, Any] = {"shuffle": options.get("shuffle", False)}
+    if options.get("source") == "weights":
+        order = {"weights": WEIGHTS}
+    loader = job.dataloader(source_of(options), seed=SEED, num_workers=options.get("workers", 0), **order)
     stop = folder / "stop"
-    rows: list[torch.Tensor] = []
+    own: list[torch.Tensor] = []
     with (folder / f"steps-{os.getpid()}.jsonl").open("a") as ledger:
-        for epoch in job.epochs(100_000):
-            for lanes, places, x in loader:
+        for _ in job.epochs(100_000):
+            for numbers, x in loader:
                 if job.micro.first:
-                    rows.clear()
-                rows.append(torch.stack([lanes, places], 1)[: job.samples])
+                    own.clear()
+                own.append(numbers[: job.samples])
                 job.backward(loss_of(model, x))
-                found = job.gather(torch.cat(rows)) if job.sync_gradients else None
+                found = job.gather(torch.cat(own)) if job.sync_gradients else None
                 if job.sync_gradients:
                     optimizer.step()
-                    row = {"step": job.step, "epoch": epoch, "size": job.world_size, "places": found.tolist()}
-                    ledger.write(json.dumps(row) + "\n")
+                    ledger.write(json.dumps({"step": job.step, "numbers": found.tolist()}) + "\n")
                     ledger.flush()
                     time.sleep(0.01)
                     if stop.exists():

@@ -33,7 +33,7 @@ class Reads:
 
 
 def lanes_of(read: Reads, seed: int | None = None) -> Lanes:
-    return lanes_of_files(read, FILES, COUNTS, lanes=2, seed=seed, shuffle_block=8)
+    return lanes_of_files(read, FILES, COUNTS, lanes=2, decode=None, seed=seed, shuffle_block=8)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 12))
@@ -93,7 +93,7 @@ def test_a_file_with_another_number_of_samples_is_named(counts: list[int], what:
 )
 def test_what_does_not_fit_together_is_refused(counts: list[int], lanes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        lanes_of_files(Reads(COUNTS), FILES, counts, lanes=lanes, seed=None, shuffle_block=8)
+        lanes_of_files(Reads(COUNTS), FILES, counts, lanes=lanes, decode=None, seed=None, shuffle_block=8)
 
 
 # -- tar files
@@ -119,7 +119,8 @@ def test_tar_files_are_read_from_any_sample_on(tmp_path: Path, mode: str) -> Non
     files = [write_tar(tmp_path / f"{n}.tar", range(10 * n, 10 * n + 4 + n), mode) for n in range(3)]
     counts = [webdataset.count(file) for file in files]
     assert counts == [4, 5, 6]
-    found = webdataset.lanes(files, lanes=2, counts=counts)
+    found = webdataset.lanes(files, lanes=2, counts=counts, decode=len)
+    assert found.decode is len
     every = [sample for lane in range(2) for sample in found.open(lane, 0, 0)]
     numbers = [10 * n + place for n in range(3) for place in range(4 + n)]
     assert sorted(every, key=lambda sample: sample["__key__"]) == [expected(number) for number in numbers]
@@ -131,6 +132,11 @@ def test_a_tar_file_at_a_url(tmp_path: Path) -> None:
     file = "file://" + write_tar(tmp_path / "a.tar", range(3))
     assert webdataset.count(file) == 3
     assert list(webdataset.lanes([file], lanes=1, counts=[3]).open(0, 0, 2)) == [expected(2)]
+
+
+def test_files_that_are_one_string_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"files is 'a.tar'; give a list of files"):
+        webdataset.lanes("a.tar", lanes=1, counts=[3])
 
 
 def test_tar_files_without_counts_are_refused() -> None:

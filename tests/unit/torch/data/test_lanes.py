@@ -39,9 +39,15 @@ class Source:
 
 
 def reader_of(
-    source: Source, *, shuffle: bool = False, block: int = 5, exact: bool = True, says: tuple[int, ...] = LENGTHS
+    source: Any,
+    *,
+    shuffle: bool = False,
+    block: int = 5,
+    exact: bool = True,
+    decode: Any = None,
+    says: tuple[int, ...] = LENGTHS,
 ) -> LaneReader:
-    return LaneReader(Lanes(source, says, exact, block), LaneOrder(says, BATCH), 3, shuffle)
+    return LaneReader(Lanes(source, says, exact, decode, block), LaneOrder(says, BATCH), 3, shuffle)
 
 
 def read(reader: LaneReader, start: int, stop: int, epoch: int = 0) -> list[Any]:
@@ -105,11 +111,58 @@ def test_a_lane_that_another_rank_has_taken_over_is_closed() -> None:
     source = Source((1000, 1000))
     reader = reader_of(source, says=(1000, 1000))
     read(reader, 0, 8)
-    for step in range(1, FAR + 2):
+    for step in range(1, FAR + 3):
+        assert source.closed == []
         read(reader, step * BATCH, step * BATCH + 4)
     assert source.closed == [1]
-    read(reader, (FAR + 2) * BATCH, (FAR + 3) * BATCH)
-    assert source.opened == [(0, 0, 0), (1, 0, 0), (1, 0, (FAR + 2) * 4)]
+    read(reader, (FAR + 3) * BATCH, (FAR + 4) * BATCH)
+    assert source.opened == [(0, 0, 0), (1, 0, 0), (1, 0, (FAR + 3) * 4)]
+
+
+def test_a_lane_that_steps_seldom_take_a_sample_of_stays_open() -> None:
+    source = Source((1000, 8))
+    reader = reader_of(source, says=(1000, 8))
+    for start in range(0, 1008, BATCH):
+        read(reader, start, start + BATCH)
+    assert source.opened == [(0, 0, 0), (1, 0, 0)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_sample_that_is_asked_for_again_is_read_again(shuffle: bool) -> None:
+    """Whoever got it may have changed it."""
+
+    def open_lane(lane: int, epoch: int, start: int) -> Iterator[dict[str, int]]:
+        return ({"place": place} for place in range(start, 20))
+
+    reader = reader_of(open_lane, says=(20,), shuffle=shuffle)
+    first = [sample.pop("place") for sample in read(reader, 8, 16)]
+    assert [sample.pop("place") for sample in read(reader, 8, 16)] == first
+
+
+def decoded_places(reader: LaneReader, start: int, stop: int) -> list[Any]:
+    return [(lane, place, drawn) for (lane, _, place, _), drawn in read(reader, start, stop)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_only_what_is_needed_is_decoded_with_random_numbers_of_its_own(shuffle: bool) -> None:
+    made = []
+
+    def decode(sample: Any) -> Any:
+        made.append(sample)
+        return sample, random.random()
+
+    whole = decoded_places(reader_of(Source(), decode=decode, shuffle=shuffle), 0, 84)
+    assert len({drawn for *_, drawn in whole}) == len(made) == 84
+    made.clear()
+    reader = reader_of(Source(), decode=decode, shuffle=shuffle)
+    assert decoded_places(reader, 8, 10) + decoded_places(reader, 20, 30) == whole[8:10] + whole[20:30]
+    assert len(made) == 12
+
+
+def test_an_error_of_decode_says_in_which_lane() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        read(reader_of(Source(), decode=lambda sample: 1 // 0), 0, 1, 2)
+    assert caught.value.__notes__ == ["in decode, of lane 0, sample 0 of epoch 2"]
 
 
 def test_what_nobody_wants_any_more_is_not_read() -> None:
@@ -153,7 +206,7 @@ def test_a_lane_that_gives_fewer_samples_than_before_is_named() -> None:
 
 
 def test_a_lane_that_can_not_be_opened_so_far_on_is_named() -> None:
-    with pytest.raises(ValueError, match=r"lane 3 ended early: open\(3, 0, 24\) gave 0 samples.*\(6 from 24 on\)"):
+    with pytest.raises(ValueError, match=r"lane 3 ended early: open\(3, 0, 27\) gave 0 samples.*\(3 from 27 on\)"):
         read(reader_of(Source((23, 31, 0, 20))), 78, 84)
 
 
@@ -165,7 +218,7 @@ def test_a_lane_that_has_more_samples_is_named_unless_an_epoch_takes_a_part() ->
 
 def test_what_can_not_be_read_is_named() -> None:
     with pytest.raises(TypeError, match=r"open\(0, 0, 0\) returned int; it must return an iterable of the samples"):
-        read(LaneReader(Lanes(lambda *_: 5, (8,), True, 1), LaneOrder((8,), 8), 0, False), 0, 8)  # type: ignore[arg-type,return-value]
+        read(reader_of(lambda *_: 5, says=(8,)), 0, 8)
 
 
 def test_an_exception_says_in_which_lane_and_is_not_the_end() -> None:
@@ -173,12 +226,12 @@ def test_an_exception_says_in_which_lane_and_is_not_the_end() -> None:
 
     def samples(lane: int, epoch: int, start: int) -> Iterator[int]:
         for place in range(start, 20):
-            if place == 6 and broken.pop():
-                broken.append(False)
+            if place == 6 and broken:
+                broken.clear()
                 raise OSError("connection reset")
             yield place
 
-    reader = LaneReader(Lanes(samples, (20,), True, 1), LaneOrder((20,), 4), 0, False)
+    reader = reader_of(samples, says=(20,))
     read(reader, 0, 4)
     with pytest.raises(OSError, match="connection reset") as caught:
         read(reader, 4, 8)
