@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import tarfile
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,13 @@ from elastic_launcher.torch.data.lane_reader import LaneReader
 from elastic_launcher.weighted_sampling import WeightedSampling
 from tests.support.lane_batches import lane_batches
 from tests.support.launches import Launcher, assert_no_process, launched
+from tests.support.ledgers import assert_no_step_done_again, counted, read_ledgers, script_module
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
-from tests.support.scripts.lanes_train import BATCH, SAMPLES, SEED, WEIGHTS, build, loss_of, sample, source_of
 
 SCRIPT = SCRIPTS / "lanes_train.py"
+TRAINED = script_module(SCRIPT)
+BATCH, SAMPLES, SEED = TRAINED.BATCH, TRAINED.SAMPLES, TRAINED.SEED
 STEPS = -(-SAMPLES // BATCH)
 PARTS = (range(40), range(40, 53), range(53, 53), range(53, 90), range(90, SAMPLES))
 ALL = {"micro": 3, "workers": 2, "shuffle": True}
@@ -68,8 +69,8 @@ class Training:
     def _order(self, epoch: int) -> list[int]:
         """Returns the samples of an epoch as one reader has them."""
         if self.options["source"] == "weights":
-            return WeightedSampling(WEIGHTS).indices(SEED, epoch, 0, SAMPLES).tolist()
-        data = source_of(self.options)
+            return WeightedSampling(TRAINED.WEIGHTS).indices(SEED, epoch, 0, SAMPLES).tolist()
+        data = TRAINED.source_of(self.options)
         if self.options["shuffle"]:
             reader = LaneReader(data, LaneOrder(data.lengths, BATCH), SEED, True)
             numbers = [number for number, _ in reader.samples(epoch, range(SAMPLES)) or []]
@@ -87,40 +88,37 @@ class Training:
         return epoch, self.order(epoch)[in_epoch * BATCH : (in_epoch + 1) * BATCH]
 
     def assert_same(self, job: Launcher) -> None:
-        """Ends it; fails unless each step had its samples, on all ranks alike, and the model is the plain one's."""
+        """Ends it; fails unless each step had its samples, once and in order, and the model is the plain one's."""
         (self.folder / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
-        end = torch.load(self.folder / "end.pt", weights_only=True)
-        seen = set()
-        for row in self._rows():
-            assert row["numbers"] == self.step(row["step"] - 1)[1], row
-            seen.add(row["step"])
-        assert sorted(seen) == list(range(1, end["steps"] + 1))
-        for name, values in self._plain(end["steps"]).state_dict().items():
-            assert end["model"][name].numpy() == pytest.approx(values.numpy(), rel=1e-9), name
+        ledgers = read_ledgers(self.folder)
+        assert_no_step_done_again(ledgers)
+        steps = counted(ledgers)
+        assert sorted(steps) == list(range(len(steps)))
+        for step, rows in steps.items():
+            assert [number for row in rows for number in row["indices"]] == self.step(step)[1], f"step {step}"
+        found = torch.load(self.folder / "model.pt", weights_only=True)
+        for name, values in self._plain(len(steps)).state_dict().items():
+            assert torch.allclose(found[name], values, rtol=1e-9, atol=1e-9), name
         assert_no_process(job.work_dir)
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        for path in self.folder.glob("steps-*.jsonl"):
-            yield from map(json.loads, path.read_text().split("\n")[:-1])
 
     def _plain(self, steps: int) -> nn.Module:
         """Returns what plain torch makes of these steps, in one process."""
-        model, optimizer = build()
+        model, optimizer = TRAINED.build()
         for step in range(steps):
             epoch, numbers = self.step(step)
             optimizer.zero_grad()
-            loss_of(model, torch.stack([self._sample(number, epoch) for number in numbers])).backward()
+            TRAINED.loss_of(model, torch.stack([self._sample(number, epoch) for number in numbers])).backward()
             optimizer.step()
         return model
 
     def _sample(self, number: int, epoch: int) -> torch.Tensor:
         """Returns a sample as the script gets it."""
         if self.options["source"] != "lanes":
-            return sample(number, 0)
+            return TRAINED.sample(number, 0)
         state = random.getstate()
         random.seed(rng.sample_seed(SEED, epoch, number))
-        found = sample(number, epoch) + 0.01 * random.random()
+        found = TRAINED.sample(number, epoch) + 0.01 * random.random()
         random.setstate(state)
         return found
 

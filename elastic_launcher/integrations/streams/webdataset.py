@@ -68,7 +68,7 @@ def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, list[tuple[str, tarfil
 
     def named() -> Iterator[tuple[str, str, tarfile.TarInfo]]:
         while (member := tar.next()) is not None:
-            tar.members = []  # which would grow with each
+            tar.members = []  # type: ignore[attr-defined]  # which would grow with each
             folder, slash, name = member.name.rpartition("/")
             stem, dot, extension = name.partition(".")
             if member.isfile() and dot and stem:

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from elastic_launcher.adaptive.learning_rate import Formula, Rule
 from elastic_launcher.batch_schedule import DataPass
 from elastic_launcher.torch.data.fetch import batch_to_device, pin
+from elastic_launcher.torch.data.lane_workers import LaneWorkers
 from elastic_launcher.torch.data.lanes import Lanes
 from elastic_launcher.torch.data.micro_batches import Piece
 from elastic_launcher.torch.data.source import Source, Weights
@@ -212,7 +213,7 @@ class ElasticLoader(TrainingData):
                 if piece != self._taken:
                     self._ask(self._pool, piece, urgent=urgent and piece == pieces[0])
 
-    def _ask(self, pool: WorkerPool, piece: Piece, *, urgent: bool = False) -> None:
+    def _ask(self, pool: WorkerPool | LaneWorkers, piece: Piece, *, urgent: bool = False) -> None:
         if piece not in self._asked:
             self._asked.add(piece)
             pool.request(piece, piece[0], self._indices(piece), urgent=urgent)

@@ -1,7 +1,6 @@
 """Trains on data that is read forward, or drawn by weight, until a file ``stop`` is there.
 
-Arguments: JSON of folder, source, micro, workers, shuffle. Each process writes down the samples of each step, of all
-ranks.
+Arguments: JSON of folder, source, micro, workers, shuffle. Each process writes a ledger, a line a micro-batch.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numbered import MEMBER, row_of
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
@@ -29,6 +29,7 @@ FIRSTS = tuple(itertools.accumulate(LENGTHS, initial=0))
 SAMPLES = sum(LENGTHS)
 WEIGHTS = [1.0 + number % 3 for number in range(SAMPLES)]
 BATCH, SEED, BLOCK = 12, 7, 8
+PACE = 0.01  # seconds that each micro-batch takes at least: processes that join need the machine too
 
 Sample = tuple[int, torch.Tensor]
 
@@ -111,26 +112,20 @@ def main() -> None:
     if options.get("source") == "weights":
         order = {"weights": WEIGHTS}
     loader = job.dataloader(source_of(options), seed=SEED, num_workers=options.get("workers", 0), **order)
-    stop = folder / "stop"
-    own: list[torch.Tensor] = []
-    with (folder / f"steps-{os.getpid()}.jsonl").open("a") as ledger:
+    with open(folder / f"ledger-{MEMBER}-{os.getpid()}.jsonl", "w", buffering=1) as ledger:
         for _ in job.epochs(100_000):
             for numbers, x in loader:
-                if job.micro.first:
-                    own.clear()
-                own.append(numbers[: job.samples])
+                time.sleep(PACE)
+                row = row_of(job, numbers)
+                ledger.write(json.dumps({"begun": True, **row}) + "\n")
                 job.backward(loss_of(model, x))
-                found = job.gather(torch.cat(own)) if job.sync_gradients else None
-                if job.sync_gradients:
-                    optimizer.step()
-                    ledger.write(json.dumps({"step": job.step, "numbers": found.tolist()}) + "\n")
-                    ledger.flush()
-                    time.sleep(0.01)
-                    if stop.exists():
-                        job.stop()
+                optimizer.step()
                 optimizer.zero_grad()
+                ledger.write(json.dumps(row | {"sync": job.sync_gradients}) + "\n")
+                if job.sync_gradients and (folder / "stop").exists():
+                    job.stop()
     if job.is_main:
-        torch.save({"steps": job.step, "model": model.state_dict()}, folder / "end.pt")
+        torch.save(model.state_dict(), folder / "model.pt")
 
 
 if __name__ == "__main__":
