@@ -121,7 +121,7 @@ def test_callbacks_save_and_stop_on_all_ranks_alike_through_the_loss_of_rank_0(t
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
-    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.05})
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.2})
     with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
         last = formed(job, 1, 0)
         for size in (3, 2):
@@ -162,7 +162,7 @@ def test_a_rank_is_killed(fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.05})
+    options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.2})
     with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         first = formed(job, 2, 0)
         os.kill(job.node_pid(1), signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["measured", "manual"])
 def test_a_stopped_job_resumes_at_another_size(kind: str, tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": 10_000, "pace": 0.05})
+    options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": 10_000, "pace": 0.2})
     with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
         formed(job, 1, 0)
         job.process.send_signal(signal.SIGTERM)
