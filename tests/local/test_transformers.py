@@ -92,8 +92,7 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
     assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["tokens", "lora"])
+@pytest.mark.parametrize("kind", ["tokens", pytest.param("lora", marks=pytest.mark.thorough)])
 def test_rank_0_is_killed(kind: str, tmp_path: Path) -> None:
     sizes = trained(tmp_path, options_of(tmp_path, kind), "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
     assert len(sizes) > 1
