@@ -274,7 +274,7 @@ def _grants(
                 account.reclaim_by,
                 reason,
                 member.project.wait_seconds,
-                tuple(sorted(leave.get(name, ()))),
+                tuple(sorted(leave.get(name, account.leave if account.kept else ()))),
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))

@@ -62,6 +62,19 @@ def test_nothing_changes_while_the_nodes_have_not_left() -> None:
         assert (told(again), again.changes) == (told(first), ())
 
 
+def test_an_overdue_job_is_told_the_same_nodes_still() -> None:
+    played = placed([(service("gpt", "rest"), "m0 m0 m1 m1"), (service("bert", "nlp", 3, pool("a")), "")], A, B)
+    played.round()
+    played.now += 500.0
+    _, late = played.round()
+    assert played.ledger.accounts["gpt"].kept == 1
+    assert told(late)["gpt"] == (3, (2,))
+    played.follow(late)
+    assert on(played, "gpt") == ["m0", "m1", "m1"]
+    step(played)
+    assert told(step(played)) == {"bert": (3, ()), "gpt": (5, ())}, "the rest of the other machine"
+
+
 def test_what_is_still_leaving_leaves_though_a_job_comes_that_would_change_who_goes() -> None:
     played = placed([(service("gpt", "rest"), "m0 m0 m1 m1"), (service("bert", "nlp", 3, pool("a")), "")], A, B)
     _, first = played.round()
