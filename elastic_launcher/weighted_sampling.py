@@ -68,7 +68,8 @@ class WeightedSampling:
         if not self.replacement:
             return self._order(seed, epoch)[start:stop]
         drawn = sampling.uniform(seed, epoch, start, stop) * self._ends[-1]
-        return np.minimum(np.searchsorted(self._ends, drawn, side="right"), self._last)
+        found: sampling.Indices = np.searchsorted(self._ends, drawn, side="right").astype(np.int64)
+        return found.clip(max=self._last)
 
     def _without_replacement(self, seed: int, epoch: int) -> sampling.Indices:
         """Returns an epoch's draws: one after the other, each by the weights of what is left.
