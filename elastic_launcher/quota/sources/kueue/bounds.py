@@ -214,18 +214,20 @@ class _Counting:
     def _missing(self, node: str, flavor: str, others: FlavorTree, both: FlavorTree) -> int:
         """Returns how much Kueue is to take back for the jobs below a node.
 
-        It takes nothing back for a queue that has what it owns, and nothing while something is free.
+        It takes nothing back for a queue that has what it owns, and nothing while something is free for those that
+        lack it: what another queue does not lend is not.
         """
         if (node, flavor) in self._lacks:
             return self._lacks[node, flavor]
-        most = lacks = 0
+        most, lacks = 0, dict[str, int]()
         for queue in self._kueue.below(node):
             back = self._taken_back(queue, flavor) if queue in self._jobs else 0
             if back:
                 most = max(most, back)
                 asked = self._asked(queue, self._owned(queue, flavor, others))
-                lacks += max(0, asked - self._usage[queue].own.get(flavor, 0))
-        self._lacks[node, flavor] = min(most, max(0, lacks - both.room(node, self._use))) if lacks else 0
+                lacks[queue] = max(0, asked - self._usage[queue].own.get(flavor, 0))
+        lacking = sum(lacks.values())
+        self._lacks[node, flavor] = min(most, max(0, lacking - both.room(node, lacks))) if lacking else 0
         return self._lacks[node, flavor]
 
     def _asked(self, node: str, owned: int) -> int:
