@@ -186,3 +186,14 @@ def test_a_stopped_job_resumes_at_another_size(kind: str, tmp_path: Path) -> Non
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert_as_plain(tmp_path, kind)
+
+
+@pytest.mark.thorough
+def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "trainer": {"max_steps": 12}})
+    saving = ("--checkpoint-dir", tmp_path / "checkpoints", "--checkpoint-every", "1 steps")
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        with launched("--nodes", "2:2", *saving, "--", SCRIPT, options, cwd=folder) as job:
+            assert job.wait(LONG) == 0, job.stderr
+        assert "ended by Lightning's Trainer): 12 steps" in job.stderr

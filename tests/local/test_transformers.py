@@ -147,3 +147,18 @@ def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
+
+
+@pytest.mark.thorough
+def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
+    arguments = {"max_steps": 14, "eval_strategy": "no"}
+    options = options_of(tmp_path, "tokens", arguments=arguments)
+    saving = ("--checkpoint-dir", tmp_path / "checkpoints", "--checkpoint-every", "1 steps")
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        with launched("--nodes", "2:2", *saving, "--", SCRIPT, options, cwd=folder) as job:
+            assert job.wait(LONG) == 0, job.stderr
+        assert "ended by the Trainer): 14 steps" in job.stderr
+    plain = train_plain("tokens", tmp_path / "plain", EPOCHS, 14, **arguments).model.state_dict()
+    for name, ours in torch.load(tmp_path / "weights.pt").items():
+        torch.testing.assert_close(ours, plain[name], rtol=0, atol=1e-9, msg=name)

@@ -8,6 +8,8 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar
 
 from elastic_launcher.integrations.lightning.step_logs import StepResults
+from elastic_launcher.integrations.lightning.stream import ENDED
+from elastic_launcher.torch import Job
 
 PLAIN = (bool, int, float, str, type(None))
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
@@ -19,11 +21,13 @@ class TrainerState:
 
     Args:
         trainer: Lightning's Trainer.
+        job: The job.
         results: What its training loop has logged.
     """
 
-    def __init__(self, trainer: Any, results: StepResults) -> None:
+    def __init__(self, trainer: Any, job: Job, results: StepResults) -> None:
         self._trainer = trainer
+        self._job = job
         self._results = results
 
     def state_dict(self) -> dict[str, Any]:
@@ -40,10 +44,11 @@ class TrainerState:
             "counters": {name: one.state_dict() for name, one in self._counters().items()},
             "validated": trainer.fit_loop.epoch_loop.val_loop._has_run,
             "should_stop": trainer.should_stop,
+            "steps": trainer.global_step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` has returned.
+        """Takes what `state_dict` has returned; ends a job that has done all steps of the Trainer.
 
         Raises:
             ValueError: If the Trainer has other callbacks or loggers.
@@ -69,6 +74,8 @@ class TrainerState:
             one.load_state_dict(state["counters"][name])
         trainer.fit_loop.epoch_loop.val_loop._has_run = state["validated"]
         trainer.should_stop = state["should_stop"]
+        if 0 <= trainer.max_steps <= state["steps"]:
+            self._job.stop(ENDED)
 
     def _names(self) -> list[str]:
         return [type(one).__name__ for one in (*self._trainer.callbacks, *self._trainer.loggers)]

@@ -8,6 +8,7 @@ from typing import Any
 from elastic_launcher.torch import Job
 
 ENDLESS = 1_000_000_000  # epochs
+ENDED = "ended by Lightning's Trainer"
 LEFT = (
     "Lightning has left a step that has begun on all ranks. If on_train_batch_start returns -1, use "
     "Trainer(limit_train_batches=...), or set trainer.should_stop in on_train_batch_end. If the module has an "
@@ -133,7 +134,7 @@ class Stream:
             stop: Whether epochs are left.
         """
         if stop and not self._job.over:
-            self._job.stop("ended by Lightning's Trainer")
+            self._job.stop(ENDED)
             self.next()
         self._leave_epoch()
         for _ in self._epochs:

@@ -77,7 +77,7 @@ class Training:
         job.register(f"{name}.progress", self._progress)
         job.register(f"{name}.logs", self._logs)
         job.register(f"{name}.metrics", self._metrics)
-        job.register(name, TrainerState(self._trainer, self._results))
+        job.register(name, TrainerState(self._trainer, job, self._results))
 
     def steps(self, loader: Any) -> Steps:
         """Returns what Lightning is to take for the training loader.

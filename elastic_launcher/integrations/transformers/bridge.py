@@ -8,6 +8,8 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from elastic_launcher.integrations.transformers.steps import ENDED
+
 FIELDS = (
     "epoch",
     "global_step",
@@ -68,7 +70,7 @@ class TrainerProgress:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` has returned."""
+        """Takes what `state_dict` has returned; ends a job that has done all steps of the training."""
         trainer = self._trainer
         for name in FIELDS:
             setattr(trainer.state, name, state[name])
@@ -78,6 +80,8 @@ class TrainerProgress:
         trainer._globalstep_last_logged = state["last_logged"]
         for callback, attributes in zip(self._callbacks(), state["callbacks"], strict=True):
             vars(callback).update(attributes)
+        if trainer.state.global_step >= trainer.state.max_steps:
+            trainer.job.stop(ENDED)
 
     def _callbacks(self) -> list[Any]:
         return [one for one in self._trainer.callback_handler.callbacks if isinstance(one, ExportableState)]

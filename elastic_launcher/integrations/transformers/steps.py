@@ -11,6 +11,8 @@ import torch
 from elastic_launcher.torch import Job
 from elastic_launcher.torch.data.loader import ElasticLoader
 
+ENDED = "ended by the Trainer"
+
 
 class Steps:
     """What the Trainer takes for its loader: it yields when the gradient of a step is there.
@@ -77,7 +79,7 @@ class Steps:
         """Ends the training on all ranks, wherever it is."""
         self._end_epoch()
         if not self._finished and not self.stopped and (self._in_loop or self._job.epoch + 1 < self._total):
-            self._job.stop("ended by the Trainer")
+            self._job.stop(ENDED)
             if self._in_loop:
                 self._step()
         self._finished = True

@@ -109,6 +109,7 @@ class StepEngine:
         """Yields micro-batches of which nothing is kept, where this rank is not admitted yet (see `rehearsal`)."""
         if self._session.membership is None:
             yield from rehearse(self._session, self._rehearsal)
+            self._session.micro = None  # what loads its state at the admission may end the job
 
     def admit(self) -> bool:
         """Waits until this rank is a member of a generation, and has its peers' state; returns whether it has.

@@ -147,9 +147,7 @@ def _owning(*nominal: int) -> dict[str, Quota]:
 @example(_owning(0, 1, 1), frozenset("b"), {"a": 1, "b": 1}, [Work("", "a", 1), Work("", "a", 1), Work("", "c", 1)])
 @example({**_owning(0, 1, 0), "a": Quota(1, None, 0)}, frozenset(), {"b": 1, "c": 1}, [])
 @example({**_owning(1, 0, 0), "b": Quota(1, None, 0)}, frozenset("a"), {"a": 1}, [Work("", "c", 1)])
-@example(
-    {**_owning(0, 0, 1), "b": Quota(2, None, 0)}, frozenset("c"), {"a": 1, "b": 1, "c": 1}, [Work("", "a", 1)]
-)
+@example({**_owning(0, 0, 1), "b": Quota(2, None, 0)}, frozenset("c"), {"a": 1, "b": 1, "c": 1}, [Work("", "a", 1)])
 def test_in_the_end_all_hinted_nodes_are_admitted_and_hints_stay(
     quotas: dict[str, Quota], reclaims: frozenset[str], jobs: dict[str, int], others: list[Work]
 ) -> None:
