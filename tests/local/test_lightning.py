@@ -154,6 +154,22 @@ def test_a_loop_over_fabric_trains_what_fabric_alone_does(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
+def test_a_process_that_joins_a_second_loop_finds_what_fabric_reduced_after_the_first(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    options = json.dumps({"folder": str(tmp_path), "fabric_twice": True})
+    with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
+        first = formed(job, 1, 0)
+        job.events.wait("progress", lambda event: event["step"] > 18, LONG)  # in the second loop
+        allow(hints, 2)
+        formed(job, 2, first["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    steps = [json.loads((tmp_path / f"steps-{rank}.json").read_text()) for rank in range(2)]
+    assert steps[0] == steps[1] and steps[0][0] == 18
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["reduction@7:1", "reduced@8:1", "step@17:2"])
 def test_a_rank_is_killed(fault: str, tmp_path: Path) -> None:
     sizes = trained(tmp_path, "measured", "2:2", {"ELASTIC_FAULT": fault})

@@ -261,12 +261,13 @@ def make_trainer(folder: Path, epochs: int, *callbacks: Any, strategy: Any = "au
     )
 
 
-def train_with_fabric(strategy: Any, epochs: Any) -> Any:
-    """Trains a network in a loop over Fabric; returns it.
+def train_with_fabric(strategy: Any, *epochs: Any, after: Any = lambda fabric: None) -> Any:
+    """Trains a network in loops over Fabric; returns it.
 
     Args:
         strategy: Of Fabric.
-        epochs: What the loop goes over.
+        *epochs: What each loop goes over.
+        after: Called after each loop.
     """
     torch.manual_seed(3)
     fabric = lightning.Fabric(accelerator="cpu", strategy=strategy)
@@ -274,10 +275,12 @@ def train_with_fabric(strategy: Any, epochs: Any) -> Any:
     optimizer = torch.optim.AdamW(network.parameters(), 0.01)
     model, optimizer = fabric.setup(network, optimizer)
     loader = fabric.setup_dataloaders(data("adam")["train_dataloaders"])
-    for _ in epochs:
-        for x, y in loader:
-            optimizer.zero_grad()
-            fabric.backward(functional.cross_entropy(model(x), y))
-            fabric.clip_gradients(model, optimizer, max_norm=0.3)
-            optimizer.step()
+    for one in epochs:
+        for _ in one:
+            for x, y in loader:
+                optimizer.zero_grad()
+                fabric.backward(functional.cross_entropy(model(x), y))
+                fabric.clip_gradients(model, optimizer, max_norm=0.3)
+                optimizer.step()
+        after(fabric)
     return network

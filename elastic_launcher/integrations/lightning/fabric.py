@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.integrations.lightning.checks import read_training
-from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
+from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, if_admitted, reduced
 from elastic_launcher.torch import Job
 
 
@@ -96,9 +97,8 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         """
         if not isinstance(obj, (bool, int, float)):
             return checked_text(obj)
-        return obj if self.job.rank is None else broadcasted(self.job, obj, src)
+        return if_admitted(self.job, partial(broadcasted, self.job, obj, src), obj)
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Waits for the other ranks, once this process is admitted."""
-        if self.job.rank is not None:
-            self.job.reduce(0.0)
+        if_admitted(self.job, partial(self.job.reduce, 0.0), None)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,23 @@ class Pace(Callback):
             trainer.should_stop = True
 
 
-if options.get("fabric"):
+if options.get("fabric_twice"):
+    steps: list[float] = []
+
+    def paced() -> Iterator[int]:
+        for epoch in job.epochs(10_000):
+            yield epoch
+            time.sleep(0.2)
+            if job.reduce(float((folder / "stop").exists()), op="max"):
+                job.stop()
+
+    def after(fabric: Any) -> None:
+        fabric.barrier()
+        steps.append(float(fabric.all_reduce(torch.tensor(float(job.step)))))
+
+    module, history = train_with_fabric(ElasticFabricStrategy(job), job.epochs(2), paced(), after=after), []
+    (folder / f"steps-{job.rank}.json").write_text(json.dumps(steps))
+elif options.get("fabric"):
     module, history = train_with_fabric(ElasticFabricStrategy(job), job.epochs(options["epochs"])), []
 else:
     callbacks = deciding(folder / "saved") if options.get("decides") else []
