@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import PartialState
+from torch.optim.lr_scheduler import LRScheduler
 
 from elastic_launcher.integrations.accelerate.checks import (
     check_accumulation,
@@ -41,11 +42,14 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
         RuntimeError: If Accelerate knows of other processes.
     """
 
+    flag_tensor: Any  # of the Accelerator
+
     def __init__(self, job: Job, **options: Any) -> None:
         check_options(options)
         self.job = job
         self.evaluations = 0
         self._trained: list[torch.nn.Module] = []
+        self._given: list[Any] = []
         self._saves_alone = False
         super().__init__(**{"cpu": job.device.type == "cpu", **options})
         check_made(self, job)
@@ -65,26 +69,32 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     # -- what a script prepares
 
+    def _give(self, thing: Any) -> None:
+        """Prepares something for the job, once."""
+        if not any(thing is one for one in self._given):
+            self._given.append(thing)
+            self.job.prepare(thing)
+
     def prepare_model(
         self, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> torch.nn.Module:
         """Prepares a model for mixed precision, and for the job unless it is only evaluated."""
         prepared: torch.nn.Module = super().prepare_model(model, device_placement, evaluation_mode)
         if not evaluation_mode and not any(prepared is one for one in self._trained):
-            self.job.prepare(model)
+            self._give(model)
             self._trained.append(prepared)
         return prepared
 
     def prepare_optimizer(self, optimizer: Any, *args: Any, **options: Any) -> Any:
         """Prepares an optimizer: it acts once per global batch."""
         if not any(optimizer is one for one in self._optimizers):
-            self.job.prepare(optimizer)
+            self._give(optimizer)
         return super().prepare_optimizer(optimizer, *args, **options)
 
     def prepare_scheduler(self, scheduler: Any) -> Any:
         """Prepares a scheduler: in a training loop it acts once per global batch, however often a script calls it."""
+        self._give(scheduler)
         if not any(scheduler is one for one in self._schedulers):
-            self.job.prepare(scheduler)
             self._schedulers.append(scheduler)
         return scheduler
 
@@ -95,6 +105,8 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Lets objects travel to processes that join, and to checkpoints of the job and of `save_state`.
 
+        A scheduler among them acts once per global batch, as a prepared one does.
+
         Raises:
             TypeError: If the state of one holds what can't travel.
             ValueError: If one has no state.
@@ -102,7 +114,10 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
         first = len(self._custom_objects)
         super().register_for_checkpointing(*objects)
         for number, one in enumerate(objects, first):
-            self.job.register(f"accelerate.{number}", one)
+            if isinstance(one, LRScheduler):
+                self._give(one)
+            else:
+                self.job.register(f"accelerate.{number}", one)
 
     # -- what a training loop calls
 
@@ -113,7 +128,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def begin_training_loop(self) -> None:
         """Warns of what would act too often in the training loop that begins."""
-        warn_of_unprepared_schedulers(self._optimizers, self._schedulers)
+        warn_of_unprepared_schedulers(self._optimizers, self._given)
 
     @contextlib.contextmanager
     def accumulate(self, *models: Any) -> Iterator[None]:

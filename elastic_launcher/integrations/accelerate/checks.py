@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import DataLoader
 
@@ -89,7 +89,7 @@ def _check_precision(precision: str) -> None:
         raise ValueError(f"mixed_precision={precision!r} was not tried with an elastic job: use mixed_precision='bf16'")
 
 
-def refuse_training(loader: DataLoader[Any], batch: int) -> None:
+def refuse_training(loader: DataLoader[Any], batch: int) -> NoReturn:
     """Says why a loader can't train.
 
     Raises:
@@ -104,9 +104,9 @@ def refuse_training(loader: DataLoader[Any], batch: int) -> None:
     )
 
 
-def warn_of_unprepared_schedulers(optimizers: Sequence[Any], schedulers: Sequence[Any]) -> None:
+def warn_of_unprepared_schedulers(optimizers: Sequence[Any], prepared: Sequence[Any]) -> None:
     """Warns of prepared optimizers that have a scheduler which is not prepared."""
-    known = {id(one) for scheduler in schedulers if (one := getattr(scheduler, "optimizer", None)) is not None}
+    known = {id(one) for thing in prepared if (one := getattr(thing, "optimizer", None)) is not None}
     for optimizer in optimizers:
         scheduled = getattr(optimizer.step, "_wrapped_by_lr_sched", False)
         if scheduled and id(optimizer) not in known:

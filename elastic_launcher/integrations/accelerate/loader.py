@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -70,8 +69,7 @@ class PreparedLoader:
         if self._trained is None:
             refuse_training(self._loader, accelerator.job.global_batch_size)
         accelerator.begin_training_loop()
-        with closing(iter(self._trained)) as batches:
-            for batch in batches:
-                accelerator.show_rank()
-                yield batch
+        for batch in self._trained:
+            accelerator.show_rank()
+            yield batch
         accelerator.show_rank()

@@ -59,6 +59,35 @@ def test_gradients_cleared_first_and_no_accumulate_train_the_same(job: Any, plai
     assert_same(train_so(elastic.ElasticAccelerator(job)), train_so(plain()))
 
 
+class Narrow(nn.Module):
+    """A model for which a GPU has memory for three samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if len(inputs) > 3:
+            raise torch.OutOfMemoryError("of a test")
+        outputs: torch.Tensor = self.inner(inputs)
+        return outputs
+
+
+def test_micro_batches_that_memory_is_too_small_for_are_divided(job: Any, plain: Any) -> None:
+    def train_so(accelerator: Any, model: nn.Module) -> nn.Module:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data(), BATCH))
+        for inputs, targets, _weights in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(functional.mse_loss(model(inputs), targets))
+                optimizer.step()
+                optimizer.zero_grad()
+        return model
+
+    ours = train_so(elastic.ElasticAccelerator(job), Narrow())
+    assert_same(ours.inner, train_so(plain(), build()))
+
+
 def test_bf16_equals_accelerate_as_far_as_bf16_goes(job: Any, plain: Any) -> None:
     def train_so(accelerator: Any) -> nn.Module:
         model = build().float()
@@ -95,17 +124,22 @@ def test_an_evaluation_takes_any_data_and_needs_no_mode_without_gradients(job: A
     assert [len(one) for one in found] == [24, 6]
 
 
-def test_one_schedule_made_of_a_prepared_optimizer_steps_once_per_global_batch(job: Any) -> None:
+@pytest.mark.parametrize("way", ["prepare", "register_for_checkpointing", "both"])
+def test_a_schedule_of_a_prepared_optimizer_steps_once_per_global_batch(job: Any, way: str) -> None:
     accelerator = elastic.ElasticAccelerator(job)
+    model = build()
     model, optimizer, loader = accelerator.prepare(
-        model := build(), torch.optim.SGD(model.parameters(), 1.0), DataLoader(data(), BATCH)
+        model, torch.optim.SGD(model.parameters(), 1.0), DataLoader(data(), BATCH)
     )
-    prepared = accelerator.prepare(StepLR(optimizer, 1, 0.5))
+    schedule = StepLR(optimizer, 1, 0.5)
+    for name in ("register_for_checkpointing", "prepare") if way == "both" else (way,):
+        getattr(accelerator, name)(schedule)
     for inputs, targets, _ in loader:
         accelerator.backward(functional.mse_loss(model(inputs), targets))
         optimizer.step()
-        prepared.step()
+        schedule.step()
     assert optimizer.param_groups[0]["lr"] == 0.5**STEPS
+    assert len(job._session.state.schedulers) == 1
 
 
 def test_a_schedule_that_is_not_prepared_is_warned_of(job: Any) -> None:
