@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import PartialState
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -150,13 +151,14 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
     def gradient_accumulation_steps(self, steps: int) -> None:
         check_accumulation(steps)
 
-    def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, **options: Any) -> None:
+    def backward(self, loss: torch.Tensor, *, optimizer: Any = None, **options: Any) -> None:
         """Adds this micro-batch's gradient to the global batch; see `Job.backward`.
 
         Args:
             loss: The mean over the micro-batch's samples, or tokens.
-            weight: What the mean was taken over, if not samples: its number of tokens.
-            **options: Of `Job.backward`.
+            optimizer: The one whose parameters get gradients; all by default.
+            **options: Of `Job.backward`: ``weight`` is what the mean was taken over, if not samples: its number of
+                tokens.
 
         Raises:
             RuntimeError: Outside a training loop.
@@ -166,7 +168,9 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
                 "accelerator.backward was called outside a training loop: loop over a prepared loader, with a prepared "
                 "model in train mode; call model.train() before the loop"
             )
-        self.job.backward(loss, weight=weight, **options)
+        if isinstance(optimizer, AcceleratedOptimizer):
+            optimizer = optimizer.optimizer
+        self.job.backward(loss, optimizer=optimizer, **options)
         self.gradient_state._set_sync_gradients(self.job.sync_gradients)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:

@@ -59,6 +59,22 @@ def test_gradients_cleared_first_and_no_accumulate_train_the_same(job: Any, plai
     assert_same(train_so(elastic.ElasticAccelerator(job)), train_so(plain()))
 
 
+def test_two_models_with_optimizers_of_their_own_train_the_same(job: Any, plain: Any) -> None:
+    def train_so(accelerator: Any) -> nn.ModuleList:
+        models = [build(), build()]
+        optimizers = [torch.optim.SGD(one.parameters(), rate) for one, rate in zip(models, (0.1, 0.3), strict=True)]
+        *prepared, loader = accelerator.prepare(*models, *optimizers, DataLoader(data(), BATCH))
+        for inputs, targets, _weights in loader:
+            for model, optimizer in zip(prepared[:2], prepared[2:], strict=True):
+                of = {"optimizer": optimizer} if hasattr(accelerator, "job") else {}
+                accelerator.backward(functional.mse_loss(model(inputs), targets), **of)
+                optimizer.step()
+                optimizer.zero_grad()
+        return nn.ModuleList(prepared[:2])
+
+    assert_same(train_so(elastic.ElasticAccelerator(job)), train_so(plain()))
+
+
 class Narrow(nn.Module):
     """A model for which a GPU has memory for three samples."""
 
