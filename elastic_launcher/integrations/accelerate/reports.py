@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,7 @@ class Reports:
         begin = self._begin_trackers
         if self.job.rank == 0 and begin is not None and not self.trackers:
             begin()
+            atexit.register(self.end_training)  # of a process that leaves the job, too
 
     def log(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Logs values to the trackers, on rank 0, and numbers to the job's events, report and metrics.
@@ -116,7 +118,8 @@ class Reports:
         return super().get_tracker(*args, **kwargs)  # type: ignore[misc]
 
     def end_training(self) -> None:
-        """Ends the trackers of this process."""
+        """Ends the trackers of this process, as its end does."""
+        atexit.unregister(self.end_training)
         for tracker in self.trackers:
             tracker.finish()
 
