@@ -77,7 +77,7 @@ def test_ranks_train_what_accelerate_alone_does(nodes: str, micro: int, tmp_path
 
 def test_rank_0_is_killed(tmp_path: Path) -> None:
     environment = {"ELASTIC_FAULT": "reduction@7:1"}
-    with launched("--nodes", "1:2", "--", SCRIPT, options_of(tmp_path), cwd=tmp_path, environment=environment) as job:
+    with launched("--nodes", "2:2", "--", SCRIPT, options_of(tmp_path), cwd=tmp_path, environment=environment) as job:
         assert job.wait(LONG) == 0, job.stderr
         assert len(job.events.of("generation_formed")) > 1
     assert assert_as_plain(tmp_path) == EPOCHS * STEPS
@@ -113,7 +113,7 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = options_of(tmp_path, epochs=10_000, pace=0.02)
     with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         first = formed(job, 2, 0)
-        os.kill(job.node_pid(1), signal.SIGTERM)
+        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
         formed(job, 2, formed(job, 1, first["generation"])["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
