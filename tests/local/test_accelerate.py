@@ -18,9 +18,10 @@ from elastic_launcher.config import ExitCode
 from tests.support.accelerate_loop import BATCH, MICRO, STEPS, build, train
 from tests.support.accelerate_trackers import read_lines
 from tests.support.launches import launched
+from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
 
-SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "accelerate_train.py"
+SCRIPT = SCRIPTS / "accelerate_train.py"
 EPOCHS = 3
 
 
@@ -93,7 +94,6 @@ def test_rank_0_is_killed_after_it_has_tracked_and_saved(tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path / "saved" / "checkpoints")) == ["checkpoint_1", "checkpoint_2"]
 
 
-@pytest.mark.thorough
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)

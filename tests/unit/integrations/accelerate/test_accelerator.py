@@ -210,6 +210,34 @@ def test_files_are_written_and_numbered_after_those_of_others(job: Any, tmp_path
     assert (tmp_path / "model" / "model.safetensors").exists()
 
 
+def test_a_new_job_begins_with_a_state_that_another_one_saved(plain: Any, tmp_path: Path) -> None:
+    def train_so(accelerator: Any, epochs: Any, begins_with: Path | None = None) -> nn.Module:
+        model = build()
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        model, optimizer, scheduler, loader = accelerator.prepare(
+            model, optimizer, StepLR(optimizer, STEPS, 0.1), DataLoader(data(), BATCH)
+        )
+        if begins_with:
+            accelerator.load_state(str(begins_with))
+            accelerator.job.start_at(1)
+        for _ in epochs:
+            for inputs, targets, _weights in loader:
+                accelerator.backward(functional.mse_loss(model(inputs), targets))
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+        return model
+
+    first = elastic.init(BATCH, MICRO)
+    accelerator = elastic.ElasticAccelerator(first)
+    train_so(accelerator, first.epochs(1))
+    accelerator.save_state(str(tmp_path / "state"))
+    second = elastic.init(BATCH, MICRO)
+    ours = train_so(elastic.ElasticAccelerator(second), second.epochs(2), tmp_path / "state")
+    assert second.step == 2 * STEPS
+    assert_same(ours, train_so(plain(), range(2)))
+
+
 class Count:
     """Counts."""
 
