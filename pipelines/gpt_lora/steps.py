@@ -1,4 +1,4 @@
-"""The steps around the fine-tuning: a base model and text before it, the verdict on the adapter after it."""
+"""The steps around the fine-tuning: a base model and text before it, an evaluation of the adapter after it."""
 
 from kfp import dsl
 from kfp.dsl import Dataset, Input, Metrics, Model, Output
@@ -53,10 +53,10 @@ def compare_adapter(adapter: Input[Model], base: Input[Dataset], metrics: Output
     Args:
         adapter: A folder with the adapter, in the format of peft.
         base: What prepare_base has made.
-        metrics: The perplexity of a byte under both.
+        metrics: The perplexity per byte of both.
 
     Returns:
-        By how much less a byte surprises the tuned model, as a ratio of perplexities: above 1 is better.
+        The perplexity of the base model divided by that of the tuned one; above 1 is better.
     """
     import math
     import os
