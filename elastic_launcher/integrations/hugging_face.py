@@ -14,8 +14,8 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | No
     """Makes this process a rank of an elastic training job; see `elastic_launcher.torch.init`.
 
     Call it before `TrainingArguments` or an Accelerator is made: they would form a process group of fixed size from the
-    variables that say which rank this is. These are gone from the environment from now on. Call it before the model is
-    made, too: all ranks then draw the same first weights.
+    variables that say which rank this is. These are gone from the environment until the first batch, from which on they
+    have the values of the job. Call it before the model is made, too: all ranks then draw the same first weights.
 
     Args:
         global_batch_size: Samples of each optimizer step, over all ranks.
