@@ -105,7 +105,7 @@ def shrink(hints: Path, job: Path) -> threading.Thread:
         until(
             lambda: any(event.kind == "generation_formed" and event["nodes"] == 2 for event in events.poll()),
             "two nodes train",
-            LONG,
+            2 * LONG,  # a step before the training imports torch, too
         )
         allow(hints, 1)
 
