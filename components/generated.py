@@ -23,7 +23,7 @@ from elastic_launcher.kfp import COMPONENTS
 TRAINING = Path(__file__).with_name("training")
 ROOT = TRAINING.parents[1]
 PIPELINES = ROOT / "pipelines"
-NAMES = ("digits_elastic", "digits_keras", "digits_search", "plan_train_evaluate", "text_tuning")
+NAMES = ("digits_elastic", "digits_keras", "digits_search", "gpt_lora", "plan_train_evaluate", "text_tuning")
 """The pipelines."""
 CACHED = "cachingOptions:\n          enableCache: true\n"
 UNCACHED = "cachingOptions: {}\n"

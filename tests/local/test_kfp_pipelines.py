@@ -12,6 +12,7 @@ from elastic_launcher.events import EventFollower, read_events
 from elastic_launcher.kfp import elastic_classification, elastic_train, elastic_train_distributed, elastic_verdict
 from pipelines.digits_keras.pipeline import digits_keras
 from pipelines.digits_search.pipeline import digits_search
+from pipelines.gpt_lora.pipeline import gpt_lora
 from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
 from pipelines.text_tuning.pipeline import text_tuning
 from tests.support.launches import until
@@ -96,6 +97,35 @@ def test_a_keras_model_is_trained(hints: str) -> None:
     assert digits_keras(hints=hints, max_nodes=2, epochs="6").output > 0.9
 
 
+def shrink(hints: Path, job: Path) -> threading.Thread:
+    """Allows one GPU when two nodes train."""
+
+    def allow_one() -> None:
+        events = EventFollower(job / "events.jsonl")
+        until(
+            lambda: any(event.kind == "generation_formed" and event["nodes"] == 2 for event in events.poll()),
+            "two nodes train",
+            2 * LONG,  # a step before the training imports torch, too
+        )
+        allow(hints, 1)
+
+    admin = threading.Thread(target=allow_one, daemon=True)
+    admin.start()
+    return admin
+
+
+def test_a_model_of_transformers_is_tuned_while_its_quota_shrinks(
+    tmp_path: Path, hints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    job = tmp_path / "job"
+    admin = shrink(Path(hints), job)
+    assert gpt_lora(hints=hints, epochs="3", work_dir=str(job)).output > 1.05
+    admin.join()
+    sizes = [event["nodes"] for event in read_events(job / "events.jsonl") if event.kind == "generation_formed"]
+    assert sizes[-2:] == [2, 1]
+
+
 def test_a_text_model_is_tuned(hints: str) -> None:
     assert text_tuning(hints=hints, max_nodes=2, epochs="1").output > 1.02
 
@@ -128,17 +158,7 @@ def test_a_shrink_ends_a_step_that_is_to_release_its_gpus_and_the_next_one_goes_
     job = tmp_path / "job"
     parameters: dict[str, Any] = {"max_nodes": 2, "hints": hints, "release": "exit", "on_failure": "report"}
 
-    def shrink() -> None:
-        events = EventFollower(job / "events.jsonl")
-        until(
-            lambda: any(event.kind == "generation_formed" and event["nodes"] == 2 for event in events.poll()),
-            "two nodes train",
-            LONG,
-        )
-        allow(Path(hints), 1)
-
-    admin = threading.Thread(target=shrink, daemon=True)
-    admin.start()
+    shrink(Path(hints), job)
     first = elastic_train(script=SLOW, work_dir=str(job), **parameters).outputs
     assert first["exit_code"] == 75
     assert 'release="exit": the hint gives it 1 of its 2 nodes' in capfd.readouterr().out

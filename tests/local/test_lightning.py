@@ -182,7 +182,7 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.2})
     with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         first = formed(job, 2, 0)
-        os.kill(job.node_pid(1), signal.SIGTERM)
+        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
         formed(job, 2, formed(job, 1, first["generation"])["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr

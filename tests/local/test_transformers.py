@@ -91,7 +91,7 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tokens", pytest.param("lora", marks=pytest.mark.thorough)])
 def test_rank_0_is_killed(kind: str, tmp_path: Path) -> None:
-    sizes = trained(tmp_path, options_of(tmp_path, kind), "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
+    sizes = trained(tmp_path, options_of(tmp_path, kind), "2:2", {"ELASTIC_FAULT": "reduction@7:1"})
     assert len(sizes) > 1
     assert assert_as_plain(tmp_path, kind) == EPOCHS * STEPS
 
@@ -127,7 +127,7 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=SLOW)
     with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         first = formed(job, 2, 0)
-        os.kill(job.node_pid(1), signal.SIGTERM)
+        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
         formed(job, 2, formed(job, 1, first["generation"])["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr

@@ -25,7 +25,7 @@ from tests.support import histories
 from tests.support.places import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
-PIPELINES = ("digits_elastic", "digits_keras", "digits_search", "plan_train_evaluate", "text_tuning")
+PIPELINES = ("digits_elastic", "digits_keras", "digits_search", "gpt_lora", "plan_train_evaluate", "text_tuning")
 KINDS = {
     "whole": "Integer",
     "whole_or_auto": "Integer",

@@ -11,7 +11,7 @@ To transformers each process is alone, and one batch of its loop is one optimize
 batch, whatever the number of ranks.
 """
 
-from elastic_launcher.integrations.transformers.start import init
+from elastic_launcher.integrations.hugging_face import init
 from elastic_launcher.integrations.transformers.trainer import ElasticTrainer, ElasticTrainerMixin
 
 __all__ = ["ElasticTrainer", "ElasticTrainerMixin", "init"]

@@ -1,35 +1,14 @@
-"""Begins a job in which transformers takes each process for one that is alone."""
+"""What a Trainer has to know before it begins: that this process is alone, and whether the job is new."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 
 from elastic_launcher.torch import Job
-from elastic_launcher.torch import init as init_job
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 CACHED = ("_setup_devices", "__cached__setup_devices")  # where TrainingArguments keeps its device
-
-
-def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | None = None, *, seed: int = 0) -> Job:
-    """Makes this process a rank of an elastic training job; see `elastic_launcher.torch.init`.
-
-    Call it before `TrainingArguments` are made: they would form a process group of fixed size from the variables that
-    say which rank this is. These are gone from the environment until the training begins. Call it before the model is
-    made, too: all ranks then draw the same first weights.
-
-    Args:
-        global_batch_size: Samples of each optimizer step, over all ranks.
-        max_batch_per_gpu: Most samples that fit on one GPU at a time, or "auto".
-        seed: What all random numbers derive from.
-    """
-    job = init_job(global_batch_size, max_batch_per_gpu, seed=seed)
-    for name in RANK_VARIABLES:
-        os.environ.pop(name, None)
-    return job
 
 
 def is_new(job: Job) -> bool:
