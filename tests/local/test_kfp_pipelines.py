@@ -47,7 +47,7 @@ for epoch in job.epochs(30):
         optimizer.step()
         optimizer.zero_grad()
 """
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # each step imports torch
 
 
 @pytest.fixture(autouse=True)
