@@ -40,6 +40,8 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
     for number, model in enumerate(session.models):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             found[f"model {number}: {name}"] = form(tensor)
+    if session.shards is not None:
+        found["ranks of a node that share the model"] = session.shards.size
     for number, optimizer in enumerate(session.state.optimizers):
         found[f"optimizer {number}"] = name = type(optimizer).__name__
         if session.autoscaling is not None:

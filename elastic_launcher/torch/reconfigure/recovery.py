@@ -133,7 +133,7 @@ class Recovery:
                     return own  # no peer comes: the step is done again, or the training ends
                 point("sums", session.position.step)
                 operation = Operation(what, content=describe(own))
-                with session.pace.waiting(where):
+                with session.pace.waiting(where), session.agreed():
                     session.begin(operation)
                     totals = reduce(membership.group, own)
                 point("summed", session.position.step)
@@ -159,7 +159,7 @@ class Recovery:
             try:
                 point("end", session.position.step)
                 operation = Operation(END)
-                with session.pace.waiting(operation.words(session.position.step)):
+                with session.pace.waiting(operation.words(session.position.step)), session.agreed():
                     session.begin(operation)
                     compare(session.need_membership(END).group)
             except GroupError as error:
@@ -182,7 +182,7 @@ class Recovery:
             result=encode_sums(latest.result),
             lost=sorted(session.lost),
         )
-        way, source = meet(session, group, mine)
+        way, source = meet(session, group.replicas, mine)
         if way.todo is NextAction.RESULT:
             self._adopted = decode_sums(source.result)
         elif way.todo is NextAction.ADOPT:

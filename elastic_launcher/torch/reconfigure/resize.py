@@ -136,9 +136,12 @@ class Resizer:
             try:
                 formation = member.formations.wait_for(lambda f: member.number in f.members and f.group is not None)
                 try:
-                    self.enter(formation)
+                    with self._session.agreed():
+                        self.enter(formation)
                     return True
                 except GroupError as error:
+                    self.drop()
+                    self._session.membership = None
                     member.formations.check_over()
                     member.formations.give_up(formation, error)
             except MovedOn:
@@ -158,16 +161,16 @@ class Resizer:
         assert group is not None
         growing = formation.mode == "grow"
         if growing:
-            giver = formation.rank_of(formation.sources[me])
-            position, schedule = receive_progress(group, giver)
+            giver = formation.giver_of(me)
+            position, schedule = receive_progress(group.replicas, giver)
             session.move_to(position)
             session.take_schedule(schedule)
             self._options = SetOptions(session.state.optimizers)
-            self._receiver = Receiver(group, giver, session.state)
+            self._receiver = Receiver(group.replicas, giver, session.state)
         else:
-            if session.checkpoints is not None and group.rank == 0:
+            if session.checkpoints is not None and group.replicas.rank == 0:
                 session.checkpoints.resume(self._fingerprint)
-            meet(session, group, RankStatus(start=session.start))
+            meet(session, group.replicas, RankStatus(start=session.start))
             begin_counting(session)
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
         self.take_membership(Membership(me, formation, group, dividing))
@@ -191,13 +194,12 @@ class Resizer:
     def _send(self, formation: Formation, me: int) -> None:
         """Starts to send this rank's state to those that get it from here."""
         assert formation.group is not None
-        receivers = [receiver for receiver, giver in formation.sources.items() if giver == me]
+        receivers = formation.takers_from(me)
         if receivers:
             captured = self._session.state.capture()
-            for receiver in receivers:
-                rank = formation.rank_of(receiver)
+            for rank in receivers:
                 at = self._session.position, self._session.schedule
-                self._senders.append(Sender(formation.group, rank, captured, *at))
+                self._senders.append(Sender(formation.group.replicas, rank, captured, *at))
             point("give", self._session.position.step)
 
     def finish_sending(self) -> None:

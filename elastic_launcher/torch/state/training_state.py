@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from elastic_launcher.torch.shard.tensors import is_sharded, local
 from elastic_launcher.torch.state.buffers import buffer_slots
-from elastic_launcher.torch.state.codec import decode, encode, match
+from elastic_launcher.torch.state.codec import decode, encode, match, part_numbers
 from elastic_launcher.torch.state.optimizer_state import (
     capture_optimizer,
     outline,
@@ -158,7 +159,7 @@ class TrainingState:
             raise TypeError(f"{name!r} ({type(obj).__name__}) has no {' and no '.join(missing)}")
         if name in self.registered:
             raise ValueError(f"{name!r} is registered already")
-        encode(obj.state_dict(), name)
+        decode(*encode(obj.state_dict(), name))  # which refuses a part of a sharded model
         self.registered[name] = obj
 
     def capture(self) -> Captured:
@@ -172,7 +173,7 @@ class TrainingState:
         """
         parameters, buffers = self._parameters(), self._buffers()
         names = {id(parameter): name for name, parameter in parameters.items()}
-        tensors = [_plain(p) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
+        tensors = [_plain(local(p)) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
         header: dict[str, Any] = {
             "parameters": [[name, parameter.requires_grad] for name, parameter in parameters.items()],
             "buffers": list(buffers),
@@ -238,7 +239,7 @@ class TrainingState:
         """
         self._compare(header, sender)
         parameters, buffers = self._parameters(), self._buffers()
-        model = [*parameters.values(), *buffers.values()]
+        model = [*map(local, parameters.values()), *buffers.values()]
         own = dict(enumerate(model))
         for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
             own.update(own_tensors(optimizer, theirs, parameters))
@@ -296,9 +297,22 @@ class TrainingState:
         held = (value for optimizer in self.optimizers for value in vars(optimizer).values())
         return keep_own and all(self.registered[name] is not value for value in held)
 
+    def divided(self, header: dict[str, Any]) -> dict[int, torch.Tensor]:
+        """Returns the parameters to which a header's tensors may belong in parts, by these tensors' numbers."""
+        parameters = self._parameters()
+        found = {number: parameters[name] for number, (name, _) in enumerate(header["parameters"])}
+        for optimizer in header["optimizers"]:
+            for name, encoded in optimizer["state"]:
+                found.update((number, parameters[name]) for number in part_numbers(encoded))
+        return found
+
+    def parts(self, header: dict[str, Any]) -> dict[int, int]:
+        """Returns the numbers of the tensors of which this rank has a part, with the rows of the whole."""
+        return {number: len(one) for number, one in self.divided(header).items() if is_sharded(one)}
+
     def checksums(self) -> tuple[list[str], torch.Tensor]:
         """Returns the names of all parameters and an int64 sum over each one's bit patterns, on the device."""
-        parameters = self._parameters()
+        parameters = {name: p for name, p in self._parameters().items() if not is_sharded(p)}
         sums = [sum_of_bits(parameter) for parameter in parameters.values()]
         return list(parameters), torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64)
 
@@ -361,7 +375,7 @@ class TrainingState:
             zip([*(name for name, _ in header["parameters"]), *header["buffers"]], forms(header), strict=False)
         )
         for name, tensor in (*parameters.items(), *buffers.items()):
-            form = TensorForm.of(tensor)
+            form = TensorForm.of(local(tensor))
             if str(form) != str(known[name]):
                 raise StateMismatch(
                     f"{name} is {form} on this rank and {known[name]} on {sender}; all ranks must build the same model"

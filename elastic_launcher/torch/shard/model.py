@@ -1,0 +1,62 @@
+"""Checks how a model is sharded, and sets it up so that its gradients are sums over the node."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from elastic_launcher.torch.shard.tensors import is_sharded
+
+HOW = "call fully_shard(model) without a mesh, after dist.init_process_group() and before job.prepare"
+
+
+def is_sharded_model(model: nn.Module) -> bool:
+    """Whether some of a model's parameters are sharded."""
+    return any(is_sharded(parameter) for parameter in model.parameters())
+
+
+def set_up(model: nn.Module) -> None:
+    """Has a sharded model sum its gradients over the ranks of the node, without dividing them.
+
+    Raises:
+        TypeError: If it is not sharded by ``fully_shard`` over all ranks of this node, and these alone.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    if not isinstance(model, FSDPModule):
+        raise TypeError(
+            "the model has DTensor parameters and is not sharded by fully_shard as a whole; tensor parallelism is not "
+            f"supported: {HOW}"
+        )
+    if not hasattr(model, "set_force_sum_reduction_for_comms"):
+        raise TypeError("sharded models need a newer torch, whose FSDPModule has set_force_sum_reduction_for_comms")
+    nproc = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    for path, parameter in model.named_parameters():
+        if is_sharded(parameter):
+            _check_mesh(path, parameter, nproc)
+    for path, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise TypeError(f"{path} is a {type(module).__name__}, which is not supported in a sharded model")
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # torch would multiply first, which gloo can't
+
+
+def _check_mesh(path: str, parameter: Any, nproc: int) -> None:
+    mesh = parameter.device_mesh
+    if mesh.ndim != 1:
+        raise TypeError(
+            f"{path} is sharded over a mesh of {mesh.ndim} dimensions {tuple(mesh.shape)}: HSDP and tensor parallelism "
+            f"of your own are not supported, since the job's nodes are the replicas; {HOW}"
+        )
+    if not parameter.placements[0].is_shard(0):
+        raise TypeError(f"{path} is placed as {parameter.placements[0]}, not sharded by its first dimension; {HOW}")
+    if mesh.size() != nproc or not dist.is_initialized():
+        raise TypeError(
+            f"{path} is sharded over {mesh.size()} ranks, and each node of this job has {nproc}: a model is sharded "
+            f"within a node, and its replicas are on the other nodes; {HOW}"
+        )

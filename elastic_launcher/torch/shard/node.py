@@ -1,0 +1,114 @@
+"""The ranks of a node that share one model: they live and die together, and go from step to step together.
+
+What a rank does with the other nodes can end well on one rank of a node and badly on another. Forward and backward
+passes of a sharded model wait for all ranks of the node, so a node decides as one: what broke on one rank of it counts
+as broken on all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from elastic_launcher.torch.collectives.group import Group, group_from_store
+from elastic_launcher.torch.collectives.work import GroupError
+
+CPU = torch.device("cpu")
+TAG = 7201
+NODE_SECONDS = 300.0  # for all ranks of a node to come: each has built its part of the model before
+_OF_PEER = re.compile(r"gloo|nccl|broken pipe|connection (reset|closed|refused)", re.IGNORECASE)
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an exception in a pass through a sharded model shows that another rank of the node was lost."""
+    return isinstance(error, RuntimeError) and _OF_PEER.search(str(error)) is not None
+
+
+class NodeShards:
+    """The ranks of this node.
+
+    Args:
+        group: Their group, which is never made anew.
+        on_loss: Ends this process with a reason: nobody has the part of the model that a lost rank had.
+    """
+
+    def __init__(self, group: Group, on_loss: Callable[[str], None]) -> None:
+        self._group = group
+        self._on_loss = on_loss
+
+    @property
+    def size(self) -> int:
+        """Number of ranks on each node."""
+        return self._group.world_size
+
+    def any(self, mine: bool) -> bool:
+        """Returns whether something holds for any rank of this node; they all call it.
+
+        Raises:
+            GroupError: If one of them was lost, and this process goes on all the same.
+        """
+        found = torch.tensor([float(mine)])
+        try:
+            self._group.all_reduce(found, op="max").wait()
+        except GroupError as error:
+            self._on_loss(f"another rank of this node, with a part of the model, was lost ({error})")
+            raise
+        return bool(found.item())
+
+    @property
+    def local_rank(self) -> int:
+        """Rank of this process on its node: which part of the model it has."""
+        return self._group.rank
+
+    def send(self, data: bytes, rank: int) -> None:
+        """Sends something to another rank of this node, which calls `receive`; from any thread.
+
+        Raises:
+            GroupError: If it was lost.
+        """
+        self._group.send(torch.tensor([len(data)]), rank, TAG)
+        if data:
+            self._group.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank, TAG)
+
+    def receive(self, rank: int) -> bytes:
+        """Receives what another rank of this node sends.
+
+        Raises:
+            GroupError: If it was lost.
+        """
+        length = torch.zeros(1, dtype=torch.int64)
+        self._group.recv(length, rank, TAG)
+        data = torch.empty(int(length), dtype=torch.uint8)
+        if data.numel():
+            self._group.recv(data, rank, TAG)
+        return data.numpy().tobytes()
+
+    @contextlib.contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Lets what is done with other nodes within end well on all ranks of this node or on none.
+
+        Raises:
+            GroupError: If a peer was lost for one of them.
+        """
+        error: GroupError | None = None
+        try:
+            yield
+        except GroupError as lost:
+            error = lost
+        if self.any(error is not None):
+            raise error or GroupError("another rank of this node has lost a peer")
+
+
+def find_node(on_loss: Callable[[str], None]) -> NodeShards:
+    """Finds the other ranks of this node, in the store of its default process group; they all call it.
+
+    Raises:
+        GroupError: If they do not come.
+    """
+    store, rank, size = _get_default_store(), dist.get_rank(), dist.get_world_size()
+    return NodeShards(group_from_store(store, "elastic-launcher/node", rank, size, NODE_SECONDS, CPU), on_loss)
