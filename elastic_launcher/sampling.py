@@ -114,3 +114,13 @@ def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shu
             values[outside] = _permute(values[outside], a, b, keys)
         found[first - start : first - start + BLOCK] = values
     return found
+
+
+def uniform(seed: int, epoch: int, start: int, stop: int) -> NDArray[np.float64]:
+    """Returns random numbers from 0 up to 1 for the positions from ``start`` up to ``stop`` of an epoch.
+
+    Each is a function of seed, epoch and position.
+    """
+    first, second = _round_keys(seed, epoch, 0)[:2]
+    mixed = _mix_array(_mix_array(np.arange(start, stop, dtype=np.uint64), first), second)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53

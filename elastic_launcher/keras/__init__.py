@@ -12,8 +12,9 @@ whatever the number of ranks.
 """
 
 from elastic_launcher.keras.callbacks import on_main
-from elastic_launcher.keras.fit import evaluate, fit
+from elastic_launcher.keras.evaluate import evaluate, predict
+from elastic_launcher.keras.fit import fit
 from elastic_launcher.keras.job import init
 from elastic_launcher.keras.model import Model
 
-__all__ = ["Model", "evaluate", "fit", "init", "on_main"]
+__all__ = ["Model", "evaluate", "fit", "init", "on_main", "predict"]

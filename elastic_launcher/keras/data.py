@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from elastic_launcher.keras.backend import keras
+from elastic_launcher.torch.data.stock_loader import FORWARD, Data, read_loader
 
-FORWARD = "which can only be read forward: each rank needs samples of its own, at any number of ranks"
 WAYS = "give arrays, or a torch DataLoader of a map-style data set"
-
-
-@dataclass(frozen=True)
-class Data:
-    """What `job.dataloader` makes a loader of.
-
-    Attributes:
-        dataset: The samples.
-        shuffle: Whether each epoch has an order of its own.
-        options: More arguments of `job.dataloader`.
-    """
-
-    dataset: Dataset[Any]
-    shuffle: bool
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(
@@ -50,7 +35,7 @@ def read(
     """
     if isinstance(x, DataLoader):
         _refuse_more("a torch DataLoader", y=y, sample_weight=sample_weight, class_weight=class_weight)
-        return _of_loader(x)
+        return read_loader(x)
     if isinstance(x, keras.utils.PyDataset):
         _refuse_more("a PyDataset", y=y, sample_weight=sample_weight, class_weight=class_weight)
         if shuffle:
@@ -69,32 +54,6 @@ def _refuse_more(what: str, **more: Any) -> None:
     for name, value in more.items():
         if value is not None:
             raise ValueError(f"{name} can't be given with {what}, whose samples hold all of it")
-
-
-def _of_loader(loader: DataLoader[Any]) -> Data:
-    dataset, sampler = loader.dataset, loader.sampler
-    if isinstance(dataset, IterableDataset):
-        raise TypeError(f"the DataLoader has a {type(dataset).__name__}, {FORWARD}; give a map-style data set")
-    usual = isinstance(sampler, SequentialSampler) or (
-        isinstance(sampler, RandomSampler)
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
-    if not usual or loader.batch_size is None:
-        odd = sampler if loader.batch_size is not None else loader.batch_sampler
-        raise TypeError(
-            f"the DataLoader has a {type(odd).__name__}; the job decides which samples come when: leave sampler= and "
-            "batch_sampler= out, and say shuffle=True or False"
-        )
-    options: dict[str, Any] = {"drop_last": loader.drop_last, "num_workers": loader.num_workers}
-    options |= {"collate_fn": loader.collate_fn, "pin_memory": loader.pin_memory, "timeout": loader.timeout}
-    if loader.worker_init_fn is not None:
-        options["worker_init_fn"] = loader.worker_init_fn
-    if loader.prefetch_factor is not None:
-        options["prefetch_factor"] = loader.prefetch_factor
-    if loader.collate_fn is torch.utils.data.default_collate:
-        del options["collate_fn"]
-    return Data(dataset, isinstance(sampler, RandomSampler), options)
 
 
 def _of_arrays(x: Any, y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None) -> Dataset[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from elastic_launcher.keras.backend import keras
@@ -40,15 +41,35 @@ class Denominator:
 
     def __init__(self, model: Any) -> None:
         self.value: float | None = None
+        self._model = model
         self._reductions = reductions(model)
         self._compute: Callable[..., Any] = model.compute_loss
         self._signature = inspect.signature(self._compute)
+
+    @classmethod
+    def of(cls, model: Any) -> Denominator:
+        """Returns the one that the model calls already, in `fit`, or a new one."""
+        caller = getattr(model.compute_loss, "__self__", None)
+        return caller if isinstance(caller, cls) else cls(model)
 
     def compute_loss(self, *arguments: Any, **named: Any) -> Any:
         """Computes the loss as the model does, and notes what it was divided by."""
         given = self._signature.bind(*arguments, **named).arguments
         self.value = self._of(given.get("y_pred"), given.get("sample_weight"))
         return self._compute(*arguments, **named)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Has the model call `compute_loss` of this, in the place of its own or of another one."""
+        outer = vars(self._model).get("compute_loss")
+        object.__setattr__(self._model, "compute_loss", self.compute_loss)
+        try:
+            yield
+        finally:
+            if outer is None:
+                object.__delattr__(self._model, "compute_loss")
+            else:
+                object.__setattr__(self._model, "compute_loss", outer)
 
     def _of(self, y_pred: Any, sample_weight: Any) -> float | None:
         outputs = keras.tree.flatten(y_pred)

@@ -1,4 +1,4 @@
-"""`fit` and `evaluate` over all ranks of a job.
+"""`fit` over all ranks of a job.
 
 To Keras, one batch is one optimizer step of the job. Its own `train_step` runs for each micro-batch of this rank, with
 two hooks: the job takes its loss, and steps the optimizer once the gradient of the global batch is there.
@@ -12,20 +12,21 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-
 from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
+from elastic_launcher.keras.evaluate import build, evaluated, loader_over, plain
 from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.hooks import Hooks
 from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
 from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rate
 from elastic_launcher.torch import Job
+from elastic_launcher.torch.data.stock_loader import Data
 
-_numbers: Iterator[int] = count()  # of calls of fit, and of optimizers: the same on all ranks
+_numbers: Iterator[int] = count()  # of optimizers: the same on all ranks
 _prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()  # by model
+_carried: list[Carried] = []  # of the present job
 
 
 def fit(
@@ -84,41 +85,10 @@ def fit(
     data = data_of.read(*parts, class_weight, shuffle, job.global_batch_size)
     validation = _held_out(held_out, job)
     loader = job.dataloader(data.dataset, shuffle=data.shuffle, **data.options)
-    _build(model, data)
-    shared = None if validation is None else _loader(job, validation)
+    build(model, data)
+    shared = None if validation is None else loader_over(job, validation)
     training = Training(model, job, loader, shared, validation_freq, initial_epoch)
     return training.run(check(callbacks or ()), epochs, 2 if verbose == "auto" else verbose)
-
-
-def evaluate(
-    model: Any,
-    x: Any = None,
-    y: Any = None,
-    batch_size: int | None = None,
-    verbose: str | int = "auto",
-    sample_weight: Any = None,
-    steps: int | None = None,
-    callbacks: Sequence[Any] | None = None,
-    return_dict: bool = False,
-) -> Any:
-    """Returns a compiled model's loss and metrics over data that the ranks share, as `keras.Model.evaluate` does.
-
-    ``batch_size`` and ``verbose`` are not used: ranks evaluate with micro-batches, and print nothing.
-
-    Raises:
-        ValueError: For ``steps``.
-        TypeError: For data that can only be read forward.
-    """
-    job = current()
-    if steps is not None:
-        raise ValueError("evaluate takes no steps=: the ranks share all of the data; leave it out")
-    data = data_of.read(x, y, sample_weight, None, False, job.global_batch_size)
-    _build(model, data)
-    listening = keras.callbacks.CallbackList(check(callbacks or ()), model=model)
-    listening.on_test_begin()
-    logs = _evaluated(model, job, _loader(job, data))
-    listening.on_test_end(logs)
-    return logs if return_dict else model._flatten_metrics_in_order(logs)
 
 
 def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, validation_steps: Any) -> None:
@@ -141,47 +111,11 @@ def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, v
         )
 
 
-def _held_out(held_out: Any, job: Job) -> data_of.Data | None:
+def _held_out(held_out: Any, job: Job) -> Data | None:
     if held_out is None:
         return None
     x, y, weights = (*data_of.parts_of(held_out), None, None)[:3]
     return data_of.read(x, y, weights, None, False, job.global_batch_size)
-
-
-def _loader(job: Job, data: data_of.Data) -> Any:
-    return job.dataloader(data.dataset, **{**data.options, "drop_last": False})
-
-
-def _build(model: Any, data: data_of.Data) -> None:
-    """Makes all variables of a model and of its metrics."""
-    collate = data.options.get("collate_fn") or torch.utils.data.default_collate
-    indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]
-    batch = collate([data.dataset[index] for index in indices])
-    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(data_of.parts_of(batch)))
-
-
-def _evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
-    """Returns the loss and metrics over a loader's data."""
-
-    def sums(*batch: Any) -> dict[str, Any]:
-        model.reset_metrics()
-        model.test_step(batch)
-        return {str(n): variable.value.detach().clone() for n, variable in enumerate(model.metrics_variables)}
-
-    training, before = model.training, [variable.value.detach().clone() for variable in model.metrics_variables]
-    model.eval()
-    found = job.evaluate(sums, loader)
-    model.train(training)
-    for number, variable in enumerate(model.metrics_variables):
-        variable.assign(found[str(number)])
-    logs = _plain(model.get_metrics_result())
-    for variable, value in zip(model.metrics_variables, before, strict=True):
-        variable.assign(value)
-    return logs
-
-
-def _plain(logs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in logs.items()}
 
 
 class Training:
@@ -200,11 +134,8 @@ class Training:
         self._prepared = prepared(model, job)
         self._metrics = Metrics(model, job, self._prepared.tracked)
         self._hooks = Hooks(model)
-        self._name = f"keras.fit{next(_numbers)}"
-        job.register(f"{self._name}.loss", self._metrics)
         self._callbacks: Any = None
         self._begun = -1  # the last step that callbacks know of
-        job.register(f"{self._name}.begun", self)
 
     def state_dict(self) -> dict[str, int]:
         """Returns which step callbacks know of."""
@@ -226,11 +157,13 @@ class Training:
             steps=self._loader.steps_per_epoch,
             verbose=verbose,
         )
+        parts: dict[str, Any] = {"loss": self._metrics, "begun": self}
         for number, callback in enumerate(listening.callbacks):
             if isinstance(callback, OnMain):
                 callback.first_epoch = self._first
             else:
-                job.register(f"{self._name}.callback{number}", CallbackState(callback))
+                parts[f"callback{number}"] = CallbackState(callback)
+        carry(job, parts)
         model.stop_training = False
         logs: dict[str, Any] = {}
         listening.on_train_begin()
@@ -243,10 +176,10 @@ class Training:
                 if job.rank is None:
                     continue  # the others have done this epoch
                 epoch = job.epoch + self._first
-                logs = _plain(model.get_metrics_result())
+                logs = plain(model.get_metrics_result())
                 if self._validation is not None and model._should_eval(epoch, self._validation_freq):
                     listening.on_test_begin()
-                    found = _evaluated(model, job, self._validation)
+                    found = evaluated(model, job, self._validation)
                     listening.on_test_end(found)
                     logs |= {f"val_{name}": value for name, value in found.items()}
                 listening.on_epoch_end(epoch, logs)
@@ -294,6 +227,43 @@ class Training:
         self._model.train_function([data_of.parts_of(batch)])
         loss, denominator = self._hooks.take()
         job.backward(loss, weight=denominator)
+
+
+class Carried:
+    """What the present call of `fit` remembers, by one name in all calls: nothing of those that are over.
+
+    Attributes:
+        job: The job.
+        parts: Objects with ``state_dict`` and ``load_state_dict``, by name.
+    """
+
+    def __init__(self, job: Job, parts: Mapping[str, Any]) -> None:
+        self.job = job
+        self.parts = parts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of each part."""
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes what `state_dict` has returned.
+
+        Raises:
+            ValueError: If there were other parts.
+        """
+        if state.keys() != self.parts.keys():
+            here, there = ", ".join(self.parts), ", ".join(state)
+            raise ValueError(f"fit has {here} here, and {there} there: give it the same callbacks on all ranks")
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+
+
+def carry(job: Job, parts: Mapping[str, Any]) -> None:
+    """Has joiners and checkpoints get the state of some parts, in the place of those of an earlier call of `fit`."""
+    if not _carried or _carried[0].job is not job:
+        _carried[:] = [Carried(job, parts)]
+        job.register("keras.fit", _carried[0])
+    _carried[0].parts = parts
 
 
 @dataclass

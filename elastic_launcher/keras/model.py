@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from elastic_launcher.keras.evaluate import evaluate
 from elastic_launcher.keras.files import write_on_rank_0
-from elastic_launcher.keras.fit import evaluate, fit
+from elastic_launcher.keras.fit import fit
 from elastic_launcher.keras.job import current
 
 

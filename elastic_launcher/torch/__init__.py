@@ -1,6 +1,7 @@
 """What a training script imports: ``import elastic_launcher.torch as elastic``, then ``elastic.init(256, 64)``."""
 
+from elastic_launcher.torch.data.lanes import lanes
 from elastic_launcher.torch.init import init
 from elastic_launcher.torch.job import Job
 
-__all__ = ["Job", "init"]
+__all__ = ["Job", "init", "lanes"]

@@ -53,7 +53,7 @@ def gather(
             lambda own: "of " + ", ".join(f"{name} {_form(tensor)}" for name, tensor in sorted(own.items())),
             _bring_together,
         )
-    if loader is not None and loader.shuffle and all(len(tensor) == loader.size for tensor in found.values()):
+    if loader is not None and loader.source.permutes and all(len(tensor) == loader.size for tensor in found.values()):
         drawn = torch.from_numpy(sampling.indices(loader.size, loader.seed, 0, 0, loader.size, True))
         found = {name: tensor[drawn.argsort()] for name, tensor in found.items()}
     return found[ALONE] if list(found) == [ALONE] else found

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from elastic_launcher.control.messages import Log
 from elastic_launcher.torch.arguments import check_backward, logged_numbers
+from elastic_launcher.torch.data.lanes import Lanes
 from elastic_launcher.torch.data.loader import ElasticLoader, check_options
 from elastic_launcher.torch.first_on_node import first_on_node
 from elastic_launcher.torch.gather import Rows, gather
@@ -69,25 +70,27 @@ class Job(JobStatus):
         return prepare(self._session, things)
 
     def dataloader(
-        self, dataset: Dataset[Any], *, shuffle: bool = False, seed: int | None = None, **options: Any
+        self, dataset: Dataset[Any] | Lanes, *, shuffle: bool = False, seed: int | None = None, **options: Any
     ) -> ElasticLoader:
-        """Makes a loader of a map-style data set.
+        """Makes a loader of a map-style data set, or of lanes.
 
         Args:
-            dataset: Anything with ``__len__`` and ``__getitem__``.
+            dataset: Anything with ``__len__`` and ``__getitem__``; or what `lanes` returns.
             shuffle: Whether each epoch has an order of its own.
             seed: What the order derives from; the job's seed by default.
             **options: Of torch's DataLoader: ``drop_last``, ``num_workers``, ``collate_fn``, ``pin_memory``,
                 ``prefetch_factor``, ``worker_init_fn``, ``timeout``; and ``persistent_workers=True``, which they are.
+                Of its WeightedRandomSampler: ``weights``, ``num_samples``, ``replacement``.
 
         Raises:
             TypeError: For an option that the job decides itself, or an iterable data set.
-            ValueError: For an empty data set.
+            ValueError: For an empty data set, or numbers that don't go together.
         """
         check_options(options)
         session = self._session
         return ElasticLoader(
             dataset,
+            first_batch=session.schedule.batch_size(0),
             data_pass=lambda data: session.data_pass(data, session.position),
             device=session.device,
             train=self._steps.train,

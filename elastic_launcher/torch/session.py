@@ -382,6 +382,7 @@ class Session:
     def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self._count_operation()
+        self.buffers.tracked.end_reduction()
         self.latest = Latest(outcome, order=[])
 
     def summed(self, result: Any) -> None:
@@ -395,6 +396,8 @@ class Session:
         ``ended``: the peer had ended the step.
         """
         self._count_operation()
+        self.buffers.end_step()
+        self.buffers.tracked.end_reduction()
         self.latest = Latest(taken=dict(acted), ended=ended)
 
     def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.keras.backend import keras
+from tests.support.compiler import COMPILER, HEADER
 from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
 from tests.support.launches import launched
 from tests.support.resizes import LONG, allow, formed
@@ -53,9 +54,11 @@ def assert_as_plain(folder: Path, kind: str) -> int:
     return epochs
 
 
-def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
+def trained(
+    folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None, jit: bool = False
+) -> list[Any]:
     """Trains under the launcher; returns the sizes of the generations."""
-    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS})
+    options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS, "predict": True, "jit": jit})
     with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
         assert job.wait(LONG) == 0, job.stderr
         return [event["world_size"] for event in job.events.of("generation_formed")]
@@ -66,6 +69,15 @@ def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | N
 )
 def test_two_ranks_train_what_keras_alone_does(kind: str, tmp_path: Path) -> None:
     trained(tmp_path, kind, "2:2")
+    assert assert_as_plain(tmp_path, kind) == EPOCHS
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(COMPILER is None, reason="torch.compile needs a C++ compiler: install g++, or name one in CXX")
+@pytest.mark.skipif(not HEADER.exists(), reason="torch.compile needs Python's headers")
+@pytest.mark.parametrize("kind", ["adam", "masked"])
+def test_two_ranks_train_a_compiled_model(kind: str, tmp_path: Path) -> None:
+    trained(tmp_path, kind, "2:2", jit=True)
     assert assert_as_plain(tmp_path, kind) == EPOCHS
 
 
@@ -85,6 +97,21 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 def test_rank_0_is_killed(tmp_path: Path) -> None:
     sizes = trained(tmp_path, "adam", "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
+    assert len(sizes) > 1
+    assert assert_as_plain(tmp_path, "adam") == EPOCHS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("break=reduced@26:1", id="the last step of fit, on rank 0"),
+        pytest.param("break=reduced@26:2", id="the last step of fit"),
+        pytest.param("break=reduced@17:1", id="the last step of an epoch, on rank 0"),
+    ],
+)
+def test_a_rank_loses_the_reduction_of_a_last_step(fault: str, tmp_path: Path) -> None:
+    sizes = trained(tmp_path, "adam", "2:2", {"ELASTIC_FAULT": fault})
     assert len(sizes) > 1
     assert assert_as_plain(tmp_path, "adam") == EPOCHS
 

@@ -343,6 +343,7 @@ def test_only_the_first_of_a_loaders_urgent_micro_batches_is_loaded_in_parts() -
 
     loader = ElasticLoader(
         Items(sample, size=8),
+        first_batch=8,
         data_pass=lambda data: DataPass(BatchSchedule.fixed(8), data.size, 0),
         device=torch.device("cpu"),
         train=lambda loader: iter(()),

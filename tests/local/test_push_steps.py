@@ -25,7 +25,7 @@ SCRIPT = SCRIPTS / "push_train.py"
 STEPS = -(-SAMPLES // BATCH)
 
 
-def train_plain(steps: int, foreign: bool) -> tuple[nn.Module, torch.optim.Optimizer, Metrics]:
+def train_plain(steps: int, foreign: bool, decay: bool) -> tuple[nn.Module, torch.optim.Optimizer, Metrics]:
     """Returns model, optimizer and metrics after so many steps of plain torch."""
     model, optimizer = build(foreign)
     metrics = Metrics()
@@ -37,6 +37,8 @@ def train_plain(steps: int, foreign: bool) -> tuple[nn.Module, torch.optim.Optim
         optimizer.zero_grad()
         functional.mse_loss(model(X[taken]), Y[taken]).backward()
         optimizer.step()
+        if decay:
+            metrics.total = metrics.total / 2
     return model, optimizer, metrics
 
 
@@ -46,12 +48,12 @@ def kill_rank_0(job: Launcher, generation: dict[str, Any]) -> None:
     job.events.wait("node_lost", timeout=LONG)
 
 
-def assert_same(folder: Path, job: Launcher, foreign: bool = False) -> None:
+def assert_same(folder: Path, job: Launcher, foreign: bool = False, decay: bool = False) -> None:
     (folder / "stop").touch()
     assert job.wait(LONG) == 0, job.stderr
     end = torch.load(folder / "end.pt", weights_only=True)
     assert end["steps"] == job.events.of("job_finished")[-1]["steps"]
-    model, _, metrics = train_plain(end["steps"], foreign)
+    model, _, metrics = train_plain(end["steps"], foreign, decay)
     for mine, plain in ((end["model"], model.state_dict()), (end["metrics"], metrics.values())):
         for name, values in plain.items():
             assert mine[name].numpy() == pytest.approx(values.numpy(), rel=1e-9), name
@@ -85,6 +87,36 @@ def test_a_rank_that_lost_a_reduction_takes_all_that_came_of_it(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "fault",
+    [
+        pytest.param("break=reduced@24:2", id="in an epoch's last step"),
+        pytest.param("break=reduced@22:1", marks=pytest.mark.thorough, id="the oldest in mid-epoch"),
+    ],
+)
+def test_what_the_script_does_after_a_step_is_done_once_where_a_rank_lost_its_reduction(
+    tmp_path: Path, fault: str
+) -> None:
+    """The others have done it already: they go on to the next epoch with their sums reset, or have halved them."""
+    options = {"cwd": tmp_path, "environment": {"ELASTIC_FAULT": fault}}
+    with launched("--nodes", "3:3", *script(tmp_path, decay=True), **options) as job:
+        formed(job, 3, 1)
+        assert_same(tmp_path, job, decay=True)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("break=begin@22:1", id="in mid-epoch"),
+        pytest.param("break=begin@25:3", marks=pytest.mark.thorough, id="after the reset at an epoch's beginning"),
+    ],
+)
+def test_a_rank_that_learns_of_a_loss_between_two_steps_keeps_what_it_has_done(tmp_path: Path, fault: str) -> None:
+    with launched("--nodes", "3:3", *script(tmp_path), cwd=tmp_path, environment={"ELASTIC_FAULT": fault}) as job:
+        formed(job, 3, 1)
+        assert_same(tmp_path, job)
+
+
+@pytest.mark.parametrize(
+    "fault",
     ["summed@20:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("sums@20:3", "break=summed@20:2"))],
 )
 def test_rows_are_gathered_in_order_through_losses(tmp_path: Path, fault: str) -> None:
@@ -97,7 +129,7 @@ def test_rows_are_gathered_in_order_through_losses(tmp_path: Path, fault: str) -
 @pytest.mark.thorough
 def test_a_start_that_the_script_names_holds_for_joiners_after_a_loss_and_in_the_checkpoint(tmp_path: Path) -> None:
     start = (2, 3)
-    model, optimizer, _ = train_plain(start[0] * STEPS + start[1], False)
+    model, optimizer, _ = train_plain(start[0] * STEPS + start[1], False, False)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "start.pt")
     hints, command = tmp_path / "hints.json", script(tmp_path, start=start)
     allow(hints, 2)

@@ -14,16 +14,16 @@ Portions = Mapping[tuple[str, str], int]
 """What each project counts on of a bound, by the names of the bound and of the project."""
 
 
-def portions_of(
-    bounds: Sequence[Bound], rigid: Mapping[str, int], projects: Projects, members: Sequence[Member]
-) -> Portions:
+def portions_of(world: World, projects: Projects, members: Sequence[Member]) -> Portions:
+    """Returns what each project counts on of each bound, as `expected` does."""
+    world, members = without_movable(world, projects, members)
+    return _portions(world, projects, members)
+
+
+def _portions(world: World, projects: Projects, members: Sequence[Member]) -> Portions:
     """Returns the part of each bound that each project counts on: its fair share where several have jobs under it.
 
-    Args:
-        bounds: The bounds, off which others are taken already.
-        rigid: What pods that are not elastic hold, by project: it is part of what the project is guaranteed.
-        projects: The projects.
-        members: The jobs.
+    Pods that are not elastic are part of what their project is guaranteed.
     """
     asked: dict[str, dict[str, int]] = {}
     for member in members:
@@ -31,9 +31,9 @@ def portions_of(
             of_bound = asked.setdefault(bound.name, {})
             of_bound[member.project.name] = of_bound.get(member.project.name, 0) + member.asked
     portions = {}
-    for bound in bounds:
+    for bound in world.bounds:
         claimed = asked.get(bound.name, {})
-        held = {name: rigid.get(name, 0) for name in claimed}
+        held = {name: world.rigid.get(name, 0) for name in claimed}
         shares = _shares_of(bound, held, projects, claimed) if len(claimed) > 1 else {}
         for name in claimed:
             own = max(0, own_share(projects, shares, name) - held[name]) if shares else bound.gpus
@@ -74,21 +74,27 @@ def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Po
     for member in members:
         name = member.project.name
         most = min([member.asked, *(left[bound.name, name] for bound in member.bounds)])
-        asked = most if member.fixed is not None else max((size for size in member.sizes if size <= most), default=0)
+        asked = member.within(most)
         demands[name] = demands.get(name, 0) + asked
         for bound in member.bounds:
             left[bound.name, name] -= asked
     return demands
 
 
-def demands_without_movable(world: World, projects: Projects, members: Sequence[Member]) -> dict[str, int]:
-    """Returns what each project's own jobs and pods ask for, wherever jobs hold GPUs now that can use other machines.
+def expected(world: World, projects: Projects, members: Sequence[Member]) -> tuple[dict[str, int], Portions]:
+    """Returns what each project asks for, and what it counts on of each bound.
 
-    So what a job holds changes no fair share: else a job could get GPUs, and lose them in the next round for the fair
-    shares have changed with it, and get them again.
+    What jobs hold that can use other machines too does not matter to either: a job that moves would change the fair
+    shares and what others count on, and they what it has.
+
+    Args:
+        world: What is there.
+        projects: The projects.
+        members: The jobs, in the order in which they are served.
     """
     world, members = without_movable(world, projects, members)
-    return demands_of(world.rigid, members, portions_of(world.bounds, world.rigid, projects, members))
+    portions = _portions(world, projects, members)
+    return demands_of(world.rigid, members, portions), portions
 
 
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:

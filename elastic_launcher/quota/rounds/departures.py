@@ -9,14 +9,13 @@ has just grown; the same world gives the same nodes, also while they are leaving
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
 
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.members import Member, loosened
+from elastic_launcher.quota.rounds.members import Member, with_bounds
 from elastic_launcher.quota.rounds.world import Bound, Seat, Shared, World
 
 
@@ -47,18 +46,12 @@ def departures(
         has = gpus[member.job.id]
         if member.project.name == owner and any(has < size <= has + lacks for size in member.job.sizes):
             asked[member.bounds] += member.job.maximum - has if member.fixed is None else 0
-    left: dict[str, int] = {}  # what bounds leave without departures; below 0 for what these are to leave
+    used = {bound.name: bound.at_once.taken_by(planned) for bounds in asked for bound in bounds}
     for bounds, more in asked.items():
-        more, so_far = min(lacks, more), choice.copy()
-        for bound in sorted(bounds, key=lambda one: bool(one.shared)):  # first those that no node's going changes
-            if bound.name not in left:
-                left[bound.name] = bound.gpus - bound.taken_by(planned)
-            more = min(more, choice.make_room(bound, more - left[bound.name]) + left[bound.name])
-        if more > 0:
-            lacks -= more
-            left |= {bound.name: left[bound.name] - more for bound in bounds}
-        else:
-            choice = so_far
+        found, more = choice.with_room(bounds, used, min(lacks, more))
+        if more:
+            choice, lacks = found, lacks - more
+            used.update({bound.name: used[bound.name] + more for bound in bounds})
     return frozenset(choice.seats)
 
 
@@ -66,7 +59,7 @@ def without(
     world: World, projects: Projects, members: Sequence[Member], seats: Set[Seat]
 ) -> tuple[World, Sequence[Member]]:
     """Returns what is there once some nodes have left, and the jobs, which have nothing in their place yet."""
-    world, members = loosened(world, projects, members, lambda bound: bound.gained(seats))
+    world, members = with_bounds(world, projects, members, lambda bound: bound.without(seats))
     gone = _held(seats)
     return world, [
         replace(member, ceiling=min(member.ceiling, _left(member, gone[member.job.id])))
@@ -74,6 +67,18 @@ def without(
         else member
         for member in members
     ]
+
+
+def still_leaving(world: World, members: Sequence[Member]) -> frozenset[Seat]:
+    """Returns the nodes that earlier rounds have told to leave, and that are there: what was decided stays so."""
+    told = {
+        (member.job.id, node)
+        for member in members
+        if member.fixed is None and not member.account.kept
+        for node in member.account.leave
+    }
+    seats = (seat for bound in world.bounds for machine in bound.shared for seat in machine.seats) if told else ()
+    return frozenset(seat for seat in seats if (seat.job, seat.node) in told)
 
 
 def _held(seats: Set[Seat]) -> Counter[str]:
@@ -85,9 +90,8 @@ def _held(seats: Set[Seat]) -> Counter[str]:
 
 
 def _left(member: Member, gone: int) -> int:
-    """Returns the largest size of a job without some of the GPUs that it holds, or may still take; 0 if it has none."""
-    place = bisect_right(member.sizes, member.account.committed - gone)
-    return member.sizes[place - 1] if place else 0
+    """Returns what a job can use of what it holds, or may still take, without some of these GPUs."""
+    return member.within(member.account.committed - gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +139,43 @@ class _Choice:
         other._sum = _Sum(self._sum.gone.copy(), self._sum.given.copy())
         return other
 
-    def make_room(self, bound: Bound, gpus: int) -> int:
-        """Has nodes leave until the machines of a bound have so many GPUs more; returns how many they have."""
-        gained = bound.gained(self.seats)
-        if gained >= gpus:
-            return gained
+    def with_room(self, bounds: Sequence[Bound], used: Mapping[str, int], gpus: int) -> tuple[_Choice, int]:
+        """Returns the choice with the nodes that make room below bounds, and for how many GPUs they do.
+
+        Args:
+            bounds: The bounds.
+            used: What is taken of each of them.
+            gpus: The GPUs for which there should be room.
+        """
+        gpus = min([gpus, *(one.gpus - used[one.name] for one in bounds if not one.could_gain)])
+        while gpus > 0:
+            found = self.copy()
+            for bound in bounds:
+                if bound.could_gain:
+                    found._make_room(bound, used[bound.name] + gpus)
+            wished = gpus
+            gpus = min([gpus, *(one.at_once.gpus + one.gained_at_once(found.seats) - used[one.name] for one in bounds)])
+            if gpus == wished:
+                return found, gpus
+        return self, 0
+
+    def _make_room(self, bound: Bound, gpus: int) -> None:
+        """Has nodes leave until a bound leaves so many GPUs at once, if they can."""
+        left = bound.at_once.gpus + bound.gained_at_once(self.seats)
+        if left >= gpus:
+            return
         ranked = []
         for number, machine in enumerate(bound.shared):
             if first := self._next(machine, bound.per_node):
                 ranked.append((sum(seat.gpus for seat in first), number))
         for _, number in sorted(ranked):  # first where a whole node takes the place of the fewest GPUs
             machine = bound.shared[number]
-            while gained < gpus and (found := self._next(machine, bound.per_node)):
-                gained -= machine.gained(self.seats, bound.per_node)
+            while left < gpus and (found := self._next(machine, bound.per_node)):
+                left -= machine.gained_at_once(self.seats, bound.per_node)
                 self.seats.update(found)
-                gained += machine.gained(self.seats, bound.per_node)
+                left += machine.gained_at_once(self.seats, bound.per_node)
                 for seat in found:
                     self._add(self._sum, seat)
-        return gained
 
     def _next(self, machine: Shared, per_node: int) -> list[Seat]:
         """Returns the nodes that give place to another whole node once they have left; none if they can't."""
@@ -163,7 +186,7 @@ class _Choice:
         for seat in sorted(could, key=self._order):
             if self._add(total, seat):
                 found.append(seat)
-                if machine.gained(before.union(found), per_node) > machine.gained(before, per_node):
+                if machine.gained_at_once(before.union(found), per_node) > machine.gained_at_once(before, per_node):
                     return found
         return []
 

@@ -15,7 +15,13 @@ from elastic_launcher.quota.jobs import Job
 
 T = TypeVar("T", "Account", "Plan")
 ENDED = "it has ended"
-NEWER = "overdue", "note", "awaited"
+BRIEF = 600.0
+"""A growth that is taken back within so many seconds has been brief."""
+RESTLESS = 3
+"""After so many brief growths in a row, not even a guarantee makes a job grow before its wait is over."""
+LONGEST_WAIT = 64
+"""The most that a job waits before it grows again, in multiples of the set time."""
+NEWER = "overdue", "note", "awaited", "brief", "leave"
 """Fields that an earlier controller, after a rollback, refuses: only accounts that need them have them."""
 
 
@@ -37,6 +43,8 @@ class Account:
         reason: Why the job has what it has, in one line.
         note: What follows the reason: GPUs of its guarantee that find no machine of their kind.
         awaited: What it is to be allowed once GPUs are free; 0 where it waits for none.
+        brief: How many times in a row what it had grown by was soon taken back.
+        leave: The numbers of its nodes that it was told to end first.
     """
 
     project: str
@@ -52,6 +60,8 @@ class Account:
     overdue: int = 0
     note: str = ""
     awaited: int = 0
+    brief: int = 0
+    leave: tuple[int, ...] = ()
 
     @property
     def committed(self) -> int:
@@ -91,9 +101,29 @@ class Account:
         """Returns whether the job was paused after a time, in seconds since the epoch, and its reason says why."""
         return not self.allowed and self.shrunk_at is not None and self.shrunk_at > since and self.reason != ENDED
 
+    @property
+    def is_restless(self) -> bool:
+        """Whether what the job was given did not last, several times in a row."""
+        return self.brief >= RESTLESS
+
+    def grows_from(self, grow_after: float) -> float | None:
+        """Returns when it may grow again after it has shrunk, in seconds since the epoch; None if it never has.
+
+        The wait doubles with each brief growth after the first, as a restart does that fails again and again.
+
+        Args:
+            grow_after: Seconds that growth waits after a shrink.
+        """
+        if self.shrunk_at is None:
+            return None
+        return self.shrunk_at + grow_after * min(LONGEST_WAIT, 1 << max(0, self.brief - 1))
+
     def change(self, allowed: int, generation: int, now: float, reason: str, reclaim_by: float | None) -> Account:
         """Returns the account after a hint that allows another number."""
         grows = allowed > self.allowed
+        brief = self.brief
+        if not grows:
+            brief = brief + 1 if self.grown_at is not None and now - self.grown_at < BRIEF else 0
         return replace(
             self,
             allowed=allowed,
@@ -103,6 +133,7 @@ class Account:
             shrunk_at=self.shrunk_at if grows else now,
             reclaim_by=reclaim_by,
             reason=reason,
+            brief=brief,
         )
 
 
@@ -157,7 +188,8 @@ def _as_json(account: Account) -> dict[str, Any]:
 def _read(kind: type[T], row: Mapping[str, Any]) -> T:
     """Returns an account or a plan; fields of a later controller are left out."""
     known = {one.name for one in fields(kind)}
-    return kind(**{name: value for name, value in row.items() if name in known})
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return kind(**{name: value for name, value in {**row, **lists}.items() if name in known})
 
 
 def ledger_of(found: Mapping[str, Any]) -> Ledger:

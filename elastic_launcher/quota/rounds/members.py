@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,8 @@ class Member:
         """Returns what it can use of so many GPUs; all of them while an entry written by hand gives it more."""
         if self.fixed is not None:
             return min(self.fixed, gpus)
-        return max((size for size in self.sizes if size <= gpus), default=0)
+        fitting = bisect_right(self.sizes, gpus)
+        return self.sizes[fitting - 1] if fitting else 0
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -126,35 +128,45 @@ def targets_of_deaf(world: World, projects: Projects, members: Sequence[Member])
 
 
 def without_movable(world: World, projects: Projects, members: Sequence[Member]) -> tuple[World, Sequence[Member]]:
-    """Returns what is there, and the members, as if no job held machines that others need which can use no others."""
-    return loosened(world, projects, members, lambda bound: bound.movable)
+    """Returns what is there, and the members, as if no job held machines that others need which can use no others.
+
+    Nor have they anything besides the machines of their nodes above the guarantee: that changes with where nodes are.
+    """
+
+    def emptied(bound: Bound) -> Bound:
+        if not bound.movable and not any(one.within or one.above for one in bound.beside):
+            return bound
+        beside = tuple(replace(one, within=0, above=0) for one in bound.beside)
+        return replace(bound, gpus=bound.gpus + bound.movable, movable=0, beside=beside)
+
+    return with_bounds(world, projects, members, emptied)
 
 
-def loosened(
-    world: World, projects: Projects, members: Sequence[Member], more: Callable[[Bound], int]
+def with_bounds(
+    world: World, projects: Projects, members: Sequence[Member], change: Callable[[Bound], Bound]
 ) -> tuple[World, Sequence[Member]]:
-    """Returns what is there, and the members, where bounds leave more.
+    """Returns what is there, and the members, with bounds that have changed.
 
     Args:
         world: What is there.
         projects: The projects.
         members: The jobs.
-        more: Returns how many GPUs more a bound leaves.
+        change: Returns a bound as it shall be.
     """
     bounds = {*world.bounds, *(bound for member in members for bound in member.bounds)}
-    moved = {bound: replace(bound, gpus=bound.gpus + gpus) for bound in bounds if (gpus := more(bound))}
-    if not moved:
+    changed = {bound: other for bound in bounds if (other := change(bound)) is not bound}
+    if not changed:
         return world, members
     found = []
     for member in members:
-        if any(bound in moved for bound in member.bounds):
-            own = tuple(moved.get(bound, bound) for bound in member.bounds)
+        if any(bound in changed for bound in member.bounds):
+            own = tuple(changed.get(bound, bound) for bound in member.bounds)
             sizes, most = _sizes(member.job, member.project, projects, own), max(member.sizes, default=0)
             waits = member.fixed is not None or member.ceiling != most  # and not only for what is loosened
             ceiling = member.ceiling if waits else max(sizes, default=0)
             member = replace(member, bounds=own, sizes=sizes, ceiling=ceiling)
         found.append(member)
-    return replace(world, bounds=tuple(moved.get(bound, bound) for bound in world.bounds)), found
+    return replace(world, bounds=tuple(changed.get(bound, bound) for bound in world.bounds)), found
 
 
 def _sizes(job: Job, project: Project, projects: Projects, bounds: Sequence[Bound]) -> tuple[int, ...]:
@@ -177,8 +189,9 @@ def _bounded(member: Member, grow_after: float, now: float) -> Member:
         floor = min(job.minimum, job.usable(account.allowed))
     if account.grown_at is not None and now - account.grown_at < grow_after:
         keeps = job.usable(account.allowed)
-    shrank = account.shrunk_at is not None and now - account.shrunk_at < grow_after
-    return replace(member, floor=floor, keeps=keeps, ceiling=account.allowed if shrank else most_gpus)
+    grows_from = account.grows_from(grow_after)
+    waits = grows_from is not None and now < grows_from
+    return replace(member, floor=floor, keeps=keeps, ceiling=account.allowed if waits else most_gpus)
 
 
 def bounds_by_job(world: World, ledger: Ledger) -> dict[str, tuple[Bound, ...]]:

@@ -187,6 +187,10 @@ class Reasons:
                 return f"waits: {_still_held(keeping)}"
             if account.was_paused(now - self._projects.grow_after):
                 return account.reason
+            grows_from = account.grows_from(self._projects.grow_after)
+            if account.brief > 1 and grows_from is not None and now < grows_from:
+                briefly = f"what it was given was soon taken back {account.brief} times in a row"
+                return f"waits: {briefly}; it gets GPUs from {_clock(grows_from)} on"
             for bound in member.bounds:
                 if self._targeted.with_minimum(bound, member.job) > bound.gpus:
                     return f"waits: it needs {gpus(least)}; {self._left_by(bound, member)}, and other jobs come first"

@@ -274,7 +274,7 @@ def _grants(
                 account.reclaim_by,
                 reason,
                 member.project.wait_seconds,
-                tuple(sorted(leave.get(name, ()))),
+                tuple(sorted(leave.get(name, account.leave if account.kept else ()))),
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))
@@ -293,5 +293,5 @@ def _with_reasons(ledger: Ledger, grants: Sequence[Grant], targets: Targets, sin
         note = grant.reason.removeprefix(reason) if grant.allowed else ""
         target = targets.gpus[grant.job]
         awaited = target if target > grant.allowed else 0
-        accounts[grant.job] = replace(account, reason=reason, note=note, awaited=awaited)
+        accounts[grant.job] = replace(account, reason=reason, note=note, awaited=awaited, leave=grant.leave)
     return replace(ledger, accounts=MappingProxyType(accounts))

@@ -8,16 +8,17 @@ the order of the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from elastic_launcher.quota.allocation.candidates import candidate
 from elastic_launcher.quota.allocation.division import Settings, divide
 from elastic_launcher.quota.fair_share import fair_share
-from elastic_launcher.quota.projects import Project, Projects
-from elastic_launcher.quota.rounds.demands import Portions, demands_of, demands_without_movable, own_share, portions_of
-from elastic_launcher.quota.rounds.departures import departures, without
+from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.rounds.demands import Portions, demands_of, expected, own_share, portions_of
+from elastic_launcher.quota.rounds.departures import departures, still_leaving, without
+from elastic_launcher.quota.rounds.groups import Group
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, Seat, World
@@ -57,8 +58,9 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee. Where a project lacks
     guaranteed GPUs all the same, since others hold its machines which can use more, nodes of these are to leave.
     """
-    portions = portions_of(world.bounds, world.rigid, projects, members)
-    demands = demands_without_movable(world, projects, members)
+    leaving = still_leaving(world, members)
+    world, members = without(world, projects, members, leaving)
+    demands, portions = expected(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
@@ -86,9 +88,8 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
         for name, least in entitled.items()
     }
-    leaving: frozenset[Seat] = frozenset()
     helped: list[bool] = []
-    for name in sorted(best.short(wanted)):
+    for name in () if leaving else sorted(best.short(wanted)):  # one after the other: some have not left yet
         if OWNERS in (helped.count(True), helped.count(False)):
             break
         spare = {other: best.plan.room.own(other) - least for other, least in wanted.items()}
@@ -96,12 +97,11 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         seats = departures(name, lacks, members, best.gpus, spare, leaving, world.stale)
         if seats == leaving:
             continue
-        more = {(bound.name, name): bound.gained(seats) - bound.gained(leaving) for bound in world.bounds}
-        counted = {**best.portions, **{key: best.portions.get(key, 0) + gpus for key, gpus in more.items() if gpus}}
         before = best
         lifts = () if best.members is members else ((best.members, best.owed),)
         for those, owed in ((members, frozenset[str]()), *lifts):
             emptied, shrunk = without(world, projects, those, seats)
+            counted = portions_of(emptied, projects, shrunk)
             other = replace(attempt(emptied, shrunk, counted, owed), members=those)
             if _lacking(other.plan, wanted) < _lacking(best.plan, wanted):
                 best, leaving = other, seats
@@ -129,7 +129,8 @@ def _lifted(
 ) -> list[Member]:
     """Returns the members without the waits after a change, where these keep projects from their guarantees.
 
-    Jobs that have just shrunk may grow by what their project lacks without that, and no further.
+    Jobs that have just shrunk may grow by what their project lacks without that, and no further. Those do not that were
+    cut soon after they had grown several times: what they were given each time did not last.
 
     Args:
         world: What is there.
@@ -144,7 +145,7 @@ def _lifted(
     lifted = []
     for member in members:
         name, ceiling = member.project.name, member.ceiling
-        if member.fixed is None and not member.account.kept:
+        if member.fixed is None and not member.account.kept and not member.account.is_restless:
             ceiling = max((size for size in member.sizes if ceiling < size <= ceiling + lacks[name]), default=ceiling)
         lacks[name] -= ceiling - member.ceiling
         lifted.append(replace(member, keeps=0, ceiling=ceiling))
@@ -201,7 +202,7 @@ class _Plan:
         self._now = now
         self._counts = {member.job.id: 0 for member in members}
         self._by_project: dict[str, list[Member]] = {}
-        self._groups: dict[str, dict[tuple[Bound, ...], _Group]] = {}
+        self._groups: dict[str, dict[tuple[Bound, ...], Group]] = {}
         for name, gpus in sorted(world.rigid.items()):
             self.room.take(name, gpus)
 
@@ -214,7 +215,7 @@ class _Plan:
         for member in self._members:
             self._by_project.setdefault(member.project.name, []).append(member)
             of_project = self._groups.setdefault(member.project.name, {})
-            of_project.setdefault(member.bounds, _Group(member.project, member.bounds)).members.append(member)
+            of_project.setdefault(member.bounds, Group(member.project, member.bounds)).members.append(member)
         self._keep_floors()
         within = {name: own_share(self._projects, shares, name) for name in sorted(self._groups)}
         first = {name for name, gpus in self._counts.items() if gpus}  # those whose GPUs are part of the share
@@ -355,7 +356,7 @@ class _Plan:
             budget -= more
             self.room.take(name, more, group.bounds)
 
-    def _divide(self, group: _Group) -> None:
+    def _divide(self, group: Group) -> None:
         """Divides the GPUs of a group among its jobs that have their minimum."""
         growing = [member for member in group.members if member.fixed is None and self._counts[member.job.id]]
         fixed = sum(self._counts[member.job.id] for member in group.members if member.fixed is not None)
@@ -367,44 +368,3 @@ class _Plan:
         counts = divide(candidates, total, held, floors=floors, fill=True, settings=rules) if growing else {}
         self._counts.update(counts)
         self.room.take(group.project.name, fixed + sum(counts.values()) - group.gpus, group.bounds)
-
-
-@dataclass(slots=True)
-class _Group:
-    """The jobs of a project that are under the same bounds.
-
-    Attributes:
-        project: The project.
-        bounds: What others enforce for all of them.
-        members: The jobs, in the order in which they are served.
-        gpus: What is set apart for them.
-        jobs: How many of them have their minimum.
-        sums: The sums of GPUs that those can have which have their minimum, as the bits of a number.
-    """
-
-    project: Project
-    bounds: tuple[Bound, ...] = ()
-    members: list[Member] = field(default_factory=list)
-    gpus: int = 0
-    jobs: int = 0
-    sums: int = 1
-
-    def add(self, options: Iterable[int], capacity: int) -> None:
-        """Adds a job that has the least of its options; sums above the capacity are left out."""
-        sums, first = 0, None
-        for size in options:
-            first = size if first is None else first
-            sums |= self.sums << size
-        self.sums = sums & ((1 << max(capacity, self.gpus + (first or 0)) + 1) - 1)
-        self.gpus += first or 0
-        self.jobs += 1
-
-    def usable(self, budget: int) -> int:
-        """Returns the largest sum that the jobs can have within a budget; what they have if there is none."""
-        within = self.sums & ((1 << (budget + 1)) - 1)
-        return max(self.gpus, within.bit_length() - 1)
-
-    def next_sum(self) -> int:
-        """Returns the next larger sum that the jobs can have; what is set apart if there is none."""
-        above = self.sums >> self.gpus + 1
-        return self.gpus + (above & -above).bit_length()

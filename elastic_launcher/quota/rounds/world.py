@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -57,20 +57,38 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A machine of a bound where jobs have nodes that can use other machines too.
+    """A machine of a bound that leaves its jobs more once some nodes have left it.
 
     Attributes:
         free: GPUs that it leaves to the jobs of the bound; below 0 where it has fewer than pods hold.
-        seats: The nodes of those jobs.
+        seats: The nodes of jobs that can use other machines too.
+        smaller: GPUs of ``free`` that smaller nodes of jobs hold which can use none but the bound's machines.
+        small: Those of these nodes whose numbers are known.
     """
 
     free: int
     seats: tuple[Seat, ...]
+    smaller: int = 0
+    small: tuple[Seat, ...] = ()
 
     def gained(self, seats: Set[Seat], per_node: int) -> int:
         """Returns how many GPUs more it leaves without some nodes, where the bound counts multiples."""
-        gone = sum(seat.gpus for seat in self.seats if seat in seats)
-        return (max(0, self.free + gone) // per_node - max(0, self.free) // per_node) * per_node
+        return _whole(self.free + _of(self.seats, seats), per_node) - _whole(self.free, per_node)
+
+    def gained_at_once(self, seats: Set[Seat], per_node: int) -> int:
+        """Returns the same while smaller nodes that stay keep whole nodes away."""
+        left, gone = self.free - self.smaller, _of(self.seats, seats) + _of(self.small, seats)
+        return _whole(left + gone, per_node) - _whole(left, per_node)
+
+    def without(self, seats: Set[Seat]) -> Shared:
+        """Returns the machine as it is once some nodes have left it."""
+        gone, small = _of(self.seats, seats), _of(self.small, seats)
+        return Shared(
+            self.free + gone,
+            tuple(seat for seat in self.seats if seat not in seats),
+            self.smaller - small,
+            tuple(seat for seat in self.small if seat not in seats),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,7 @@ class Bound:
         whole: Whether it is as it holds for one of the other jobs.
         now: What of ``gpus`` is there in whole nodes while others keep their smaller nodes; None for all.
         smaller: GPUs of these machines that such nodes hold.
-        shared: Those of the machines that have nodes of others which could use other machines.
+        shared: Those of the machines that leave more without some of the nodes there.
     """
 
     name: str
@@ -112,9 +130,31 @@ class Bound:
     smaller: int = 0
     shared: tuple[Shared, ...] = field(default=(), hash=False)
 
+    @property
+    def could_gain(self) -> bool:
+        """Whether there are more ``gpus`` once some nodes have left these machines."""
+        return any(machine.seats for machine in self.shared)
+
     def gained(self, seats: Set[Seat]) -> int:
         """Returns how many more ``gpus`` there are once some nodes have left these machines."""
         return sum(machine.gained(seats, self.per_node) for machine in self.shared)
+
+    def gained_at_once(self, seats: Set[Seat]) -> int:
+        """Returns the same of the GPUs for those that grow now."""
+        return sum(machine.gained_at_once(seats, self.per_node) for machine in self.shared)
+
+    def without(self, seats: Set[Seat]) -> Bound:
+        """Returns the bound as it is once some nodes have left these machines."""
+        gained, at_once = self.gained(seats), self.gained_at_once(seats)
+        if not gained and not at_once:
+            return self
+        return replace(
+            self,
+            gpus=self.gpus + gained,
+            movable=max(0, self.movable - gained),
+            now=None if self.now is None else self.now + at_once,
+            shared=tuple(machine.without(seats) for machine in self.shared),
+        )
 
     @property
     def at_once(self) -> Bound:
@@ -164,6 +204,14 @@ class Bound:
         )
         now = None if self.now is None else max(0, self.now - gpus)
         return replace(self, gpus=max(0, self.gpus - gpus), now=now, taken=self.taken + gpus)
+
+
+def _of(seats: Sequence[Seat], some: Set[Seat]) -> int:
+    return sum(seat.gpus for seat in seats if seat in some)
+
+
+def _whole(gpus: int, per_node: int) -> int:
+    return max(0, gpus) // per_node * per_node
 
 
 def within_of(job: str) -> str:

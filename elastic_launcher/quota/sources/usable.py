@@ -82,7 +82,7 @@ def bounds_by_machines(
                     holders=holders,
                     now=now + more,
                     smaller=sum(union.smaller(per_node)),
-                    shared=union.shared,
+                    shared=tuple(union.shared(per_node)),
                 )
                 bounds.append(found)
     return bounds
@@ -112,7 +112,8 @@ class _Union:
         emptied: What it would leave to them without the jobs that can use others too.
         taken: What all others hold there.
         held: What these jobs hold on each machine, by the GPUs of a node.
-        shared: Those of the machines that have nodes of jobs which can use others too.
+        bare: What each machine leaves to them; below 0 where it has fewer than pods hold.
+        seats: The nodes on each machine of jobs that can use others too, and those of these jobs.
     """
 
     inside: Sequence[tuple[int, Sequence[str]]]
@@ -120,7 +121,8 @@ class _Union:
     emptied: Sequence[int]
     taken: int
     held: Mapping[int, Sequence[int]]
-    shared: tuple[Shared, ...]
+    bare: Sequence[int]
+    seats: Sequence[tuple[Sequence[Seat], Sequence[Seat]]]
 
     def jobs(self) -> Iterator[tuple[int, frozenset[str]]]:
         """Yields numbers of GPUs, and the jobs whose nodes have multiples of it; the same jobs once, with the most."""
@@ -139,6 +141,13 @@ class _Union:
         """Returns what they leave in whole nodes while those of these jobs that are smaller, or odd, stay."""
         free = (max(0, free - gpus) for free, gpus in zip(self.free, self.smaller(per_node), strict=True))
         return sum(gpus // per_node * per_node for gpus in free)
+
+    def shared(self, per_node: int) -> Iterator[Shared]:
+        """Yields those machines that leave more whole nodes to these jobs once some of the nodes there have left."""
+        for free, smaller, (others, own) in zip(self.bare, self.smaller(per_node), self.seats, strict=True):
+            small = tuple(seat for seat in own if seat.gpus % per_node) if smaller else ()
+            if others or small:
+                yield Shared(free, tuple(others), smaller, small)
 
     def smaller(self, per_node: int) -> Sequence[int]:
         """Returns what nodes hold on each machine that have no multiple of some GPUs."""
@@ -188,24 +197,24 @@ class _Machines:
             if _is_within(other, mask):
                 _add(own, held)
                 _add(by_size.setdefault(per_node, {}), held)
-        free, emptied, taken = [], [], 0
-        shared: list[Shared] = []
+        bare, emptied, seats, taken = [], [], [], 0
         for name in self._of(mask):
             there, rigid = self._stock.gpus[name], self._stock.others.get(name, 0)
             foreign = rigid + self._all_held.get(name, 0) - own.get(name, 0)
-            free.append(max(0, there - foreign))
+            bare.append(there - foreign)
             emptied.append(max(0, there - rigid))
             taken += min(there, foreign)
-            if foreign > rigid and (seats := self._seats_of_others(name, mask)):
-                shared.append(Shared(there - foreign, seats))
+            seats.append(self._seats_on(name, mask))
         inside = [(per_node, names) for (other, per_node), names in self._alike.items() if _is_within(other, mask)]
         on = {per_node: [held.get(name, 0) for name in self._of(mask)] for per_node, held in by_size.items()}
-        return _Union(inside, free, emptied, taken, on, tuple(shared))
+        return _Union(inside, [max(0, gpus) for gpus in bare], emptied, taken, on, bare, seats)
 
-    def _seats_of_others(self, machine: str, mask: int) -> tuple[Seat, ...]:
-        """Returns the nodes on a machine of jobs that can use machines beyond some."""
-        seats = self._stock.seats.get(machine, ())
-        return tuple(seat for seat in seats if not _is_within(self._mask_of[seat.job], mask))
+    def _seats_on(self, machine: str, mask: int) -> tuple[Sequence[Seat], Sequence[Seat]]:
+        """Returns the nodes on a machine of jobs that can use machines beyond some, and those of jobs that can't."""
+        others, own = list[Seat](), list[Seat]()
+        for seat in self._stock.seats.get(machine, ()):
+            (own if _is_within(self._mask_of[seat.job], mask) else others).append(seat)
+        return others, own
 
     def holders(self, mask: int) -> tuple[tuple[str, int], ...]:
         """Returns what jobs hold on machines that can use others too, the most first."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from elastic_launcher.torch import rng
+from elastic_launcher.weighted_sampling import WeightedSampling
 
 Collate = Callable[[list[Any]], Any]
 
@@ -31,8 +32,9 @@ def check_dataset(dataset: object) -> None:
     name = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
         raise TypeError(
-            f"{name} is an IterableDataset, whose samples can't be divided exactly; "
-            "give a map-style data set (__len__ and __getitem__)"
+            f"{name} is an IterableDataset, whose samples can't be divided exactly; give a map-style data set "
+            "(__len__ and __getitem__), or elastic.lanes(open, lanes=..., lengths=...), which reads several sources "
+            "forward, each from any sample on; for tar and Parquet files elastic_launcher.integrations.streams makes it"
         )
     if isinstance(dataset, DataLoader):
         raise TypeError(f"{name} is a loader already; give the data set that it reads (its attribute `dataset`)")
@@ -59,11 +61,14 @@ class Fetcher:
         collate_fn: Makes a batch of a list of samples; None for torch's default. Random numbers that it draws go on
             from those of the list's last sample: the same again for the same samples, others for another division.
         seed: What the samples' random numbers derive from.
+        weighted: Draws the samples of an epoch. Indices are positions in the epoch then, also in what random numbers
+            derive from: a sample that is drawn twice is augmented in two ways.
     """
 
     dataset: Dataset[Any]
     collate_fn: Collate | None
     seed: int
+    weighted: WeightedSampling | None = None
 
     def fetch(self, epoch: int, indices: Sequence[int]) -> Any:
         """Returns the batch of these samples, in order; the process's own random generators stay as they were.
@@ -72,7 +77,7 @@ class Fetcher:
         """
         tensors = self._tensors()
         if tensors is not None:
-            return self._slice(tensors, indices)
+            return self._slice(tensors, self._drawn(epoch, indices))
         with rng.preserve():
             return self.load(epoch, indices)
 
@@ -83,7 +88,7 @@ class Fetcher:
         """
         tensors = self._tensors()
         if tensors is not None:
-            return self._slice(tensors, indices)
+            return self._slice(tensors, self._drawn(epoch, indices))
         samples = self.samples(epoch, indices, wanted)
         return None if samples is None else (self.collate_fn or default_collate)(samples)
 
@@ -97,12 +102,17 @@ class Fetcher:
         dataset: Any = self.dataset
         one_by_one, device = _has_items(dataset), rng.current_device()
         samples = []
-        for index in map(int, indices):
+        for place, index in zip(map(int, indices), self._drawn(epoch, indices), strict=True):
             if not wanted():
                 return None
-            rng.seed_all(rng.sample_seed(self.seed, epoch, index), device)
+            rng.seed_all(rng.sample_seed(self.seed, epoch, place), device)
             samples.append(dataset[index] if one_by_one else dataset.__getitems__([index])[0])
         return samples
+
+    def _drawn(self, epoch: int, indices: Sequence[int]) -> list[int]:
+        if self.weighted is None:
+            return list(map(int, indices))
+        return cast("list[int]", self.weighted.indices(self.seed, epoch, indices[0], indices[-1] + 1).tolist())
 
     @staticmethod
     def join(samples: list[Any]) -> Any:

@@ -5,7 +5,7 @@ this rank's share.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -13,20 +13,27 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from elastic_launcher import sampling
 from elastic_launcher.adaptive.learning_rate import Formula, Rule
 from elastic_launcher.batch_schedule import DataPass
-from elastic_launcher.torch.data.fetch import Fetcher, batch_to_device, check_dataset, pin
+from elastic_launcher.torch.data.fetch import batch_to_device, pin
+from elastic_launcher.torch.data.lane_workers import LaneWorkers
+from elastic_launcher.torch.data.lanes import Lanes
 from elastic_launcher.torch.data.micro_batches import Piece
+from elastic_launcher.torch.data.source import Source, Weights
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.data.worker_pool import WorkerPool
 
 BLOCK = 4096  # positions of an epoch's order that are worked out at once
 
-OPTIONS = ("drop_last", "num_workers", "collate_fn", "pin_memory", "prefetch_factor", "worker_init_fn", "timeout")
+LOADING = ("drop_last", "num_workers", "collate_fn", "pin_memory", "prefetch_factor", "worker_init_fn", "timeout")
+OPTIONS = (*LOADING, "weights", "num_samples", "replacement")
+ORDERS = (
+    "the job decides which samples come when; use shuffle= and seed=, or weights=, num_samples= and replacement=, "
+    "which draw as torch's WeightedRandomSampler does"
+)
 REFUSED = {
-    "sampler": "the job decides which samples come when; use shuffle= and seed=",
-    "batch_sampler": "the job decides which samples come when; use shuffle= and seed=",
+    "sampler": ORDERS,
+    "batch_sampler": ORDERS,
     "batch_size": "micro-batches follow from global_batch_size and max_batch_per_gpu of init()",
     "generator": "random numbers derive from seed=",
     "multiprocessing_context": "workers are forked when the loader is made; leave it out",
@@ -55,6 +62,7 @@ class ElasticLoader(TrainingData):
     """Gives this rank's micro-batches of each optimizer step; made by `Job.dataloader`, which says more.
 
     Args:
+        first_batch: The global batch with which the training begins, by which lanes are arranged.
         data_pass: Returns the job's present pass over the data.
         device: Where batches go.
         train: Runs the training loop over a loader.
@@ -64,12 +72,16 @@ class ElasticLoader(TrainingData):
         num_workers: Processes that load ahead; 0 loads in the training thread.
         prefetch_factor: Micro-batches that each worker loads ahead.
         timeout: Seconds after which a batch that does not come is an error; 0 waits.
+        weights: How likely each sample is drawn; None for each sample once.
+        num_samples: Draws in an epoch.
+        replacement: Whether an epoch may draw a sample again.
     """
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | Lanes,
         *,
+        first_batch: int,
         data_pass: Callable[[TrainingData], DataPass],
         device: torch.device,
         train: Callable[[ElasticLoader], Iterator[Any]],
@@ -84,14 +96,17 @@ class ElasticLoader(TrainingData):
         prefetch_factor: int = 2,
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0.0,
+        weights: Any = None,
+        num_samples: int | None = None,
+        replacement: bool = True,
     ) -> None:
-        check_dataset(dataset)
         if num_workers < 0 or prefetch_factor < 1:
             raise ValueError(
                 f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}; they must be at least 0 and 1"
             )
-        size = len(cast(Sized, dataset))
-        super().__init__(type(dataset).__name__, size, epoch=epoch, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        drawn = Weights(weights, num_samples, replacement)
+        source = Source(dataset, seed=seed, shuffle=shuffle, weights=drawn, batch=first_batch, collate_fn=collate_fn)
+        super().__init__(source.name, source.size, epoch=epoch, shuffle=shuffle, seed=seed, drop_last=drop_last)
         data_pass(self).counts()  # refuses a data set without a step
         self.dataset = dataset
         self.ahead = num_workers * prefetch_factor
@@ -101,8 +116,8 @@ class ElasticLoader(TrainingData):
         self._autoscale = autoscale
         self._pin = pin_memory and device.type == "cuda"
         self._timeout = timeout or None
-        self._fetcher = Fetcher(dataset, collate_fn, seed)
-        self._pool = WorkerPool(self._fetcher, num_workers, worker_init_fn=worker_init_fn) if num_workers else None
+        self.source = source
+        self._pool = source.workers(num_workers, worker_init_fn)
         self._asked: set[Piece] = set()
         self._taken: Piece | None = None  # by the training thread at the moment
         self._lock = threading.RLock()
@@ -157,7 +172,7 @@ class ElasticLoader(TrainingData):
 
     def _order_of_block(self, epoch: int, block: int) -> np.ndarray:
         start, stop = block * BLOCK, min((block + 1) * BLOCK, self.size)
-        return sampling.indices(self.size, self.seed, epoch, start, stop, self.shuffle)
+        return self.source.order(self.seed, epoch, start, stop)
 
     def _indices(self, piece: Piece) -> list[int]:
         epoch, start, count = piece
@@ -169,7 +184,7 @@ class ElasticLoader(TrainingData):
     def take(self, piece: Piece) -> Any:
         """Returns a micro-batch, on the job's device."""
         if self._pool is None:
-            batch = self._fetcher.fetch(piece[0], self._indices(piece))
+            batch = self.source.fetcher.fetch(piece[0], self._indices(piece))
         else:
             with self._lock:
                 self._ask(self._pool, piece)
@@ -198,7 +213,7 @@ class ElasticLoader(TrainingData):
                 if piece != self._taken:
                     self._ask(self._pool, piece, urgent=urgent and piece == pieces[0])
 
-    def _ask(self, pool: WorkerPool, piece: Piece, *, urgent: bool = False) -> None:
+    def _ask(self, pool: WorkerPool | LaneWorkers, piece: Piece, *, urgent: bool = False) -> None:
         if piece not in self._asked:
             self._asked.add(piece)
             pool.request(piece, piece[0], self._indices(piece), urgent=urgent)

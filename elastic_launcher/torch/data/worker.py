@@ -13,19 +13,43 @@ import stat
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.data import shm_message
-from elastic_launcher.torch.data.fetch import Fetcher
 
 SLOTS = 1 << 16  # for marks on tasks that are called off; many times what can be handed over at once
 CLOSING = SLOTS  # behind them: the mark that the loader closes
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, not in a process that was just forked
+
+
+class Loader(Protocol):
+    """Loads batches in a worker; `Fetcher` says what of."""
+
+    @property
+    def dataset(self) -> Any:
+        """What is loaded from, for torch's worker information."""
+
+    @property
+    def seed(self) -> int:
+        """What random numbers derive from."""
+
+    @property
+    def divisible(self) -> bool:
+        """Whether several workers may load one batch."""
+
+    def load(self, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> Any:
+        """Returns the batch of some samples, or None once it is no longer wanted."""
+
+    def samples(self, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> list[Any] | None:
+        """Returns a part of a divisible batch."""
+
+    def join(self, samples: list[Any]) -> Any:
+        """Makes a batch of its parts."""
 
 
 class WorkerFailure:
@@ -75,7 +99,7 @@ class WorkerPost:
         thread_lives_on: Whether the thread that forks lives as long as the rank.
     """
 
-    fetcher: Fetcher
+    fetcher: Loader
     workers: int
     tasks: socket.socket
     results: socket.socket

@@ -26,8 +26,7 @@ import torch
 import torch.multiprocessing
 
 from elastic_launcher.torch.data import shm_message
-from elastic_launcher.torch.data.fetch import Fetcher
-from elastic_launcher.torch.data.worker import CLOSING, SLOTS, WorkerFailure, WorkerPost, serve
+from elastic_launcher.torch.data.worker import CLOSING, SLOTS, Loader, WorkerFailure, WorkerPost, serve
 
 AHEAD = 8  # tasks for each worker that are handed over; far fewer than a line holds, more than anyone loads ahead
 END_SECONDS = 2.0  # for workers that are deep in foreign code to notice that the loader closes
@@ -89,7 +88,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self, fetcher: Fetcher, num_workers: int, *, worker_init_fn: Callable[[int], None] | None = None
+        self, fetcher: Loader, num_workers: int, *, worker_init_fn: Callable[[int], None] | None = None
     ) -> None:
         tasks, their_tasks = shm_message.open_line()
         results, their_results = shm_message.open_line()

@@ -141,12 +141,7 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
             position, schedule = receive_progress(group, way.source)
             Receiver(group, way.source, session.state, keep_own=session.torn).finish()
         elif group.rank == way.source and any(one.takes for one in ways):
-            captured = session.state.capture()
-            at = session.position, session.schedule
-            senders = [Sender(group, rank, captured, *at) for rank, one in enumerate(ways) if one.takes]
-            point("give", session.position.step)
-            for sender in senders:
-                sender.wait()
+            _give(session, group, ways)
     if way.takes:
         session.take_schedule(schedule)
         if mine.operations < 0:
@@ -155,3 +150,22 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
             session.move_to(replace(session.position, calls=position.calls, operations=position.operations))
         session.torn, session.lost = False, set(standings[way.source].lost)
     return way, standings[way.source]
+
+
+def _give(session: Session, group: Group, ways: list[RecoveryPlan]) -> None:
+    """Sends this rank's state to those that take it.
+
+    Who lost a reduction gets tracked tensors as they were right after it: what the script has done with them since, its
+    own script does too.
+    """
+    takers = [rank for rank, way in enumerate(ways) if way.takes]
+    adopting = [rank for rank in takers if ways[rank].todo is NextAction.ADOPT]
+    others = [rank for rank in takers if rank not in adopting]
+    senders: list[Sender] = []
+    for ranks, tracked in ((others, None), (adopting, session.buffers.tracked.after_reduction)):
+        if ranks:
+            captured = session.state.capture(tracked)
+            senders += [Sender(group, rank, captured, session.position, session.schedule) for rank in ranks]
+    point("give", session.position.step)
+    for sender in senders:
+        sender.wait()

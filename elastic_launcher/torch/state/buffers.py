@@ -89,6 +89,7 @@ class ModelBuffers:
         self._step = Snapshot()
         self._micro_batch = Snapshot()
         self._fresh: set[int] = set()  # numbers of the averaged ones that have come within the step
+        self._in_step = False
 
     def add(self, models: Iterable[nn.Module]) -> None:
         """Adds the buffers of models, those that two models share once."""
@@ -128,11 +129,22 @@ class ModelBuffers:
         self._fresh = set()
         self._step.take(self.all())
         self.tracked.begin_step()
+        self._in_step = True
 
     def undo_step(self) -> None:
-        """Puts the values before the step back."""
-        self._put_back(self._step)
-        self.tracked.undo_step()
+        """Puts the values before the step back; nothing between two steps."""
+        if self._in_step:
+            self._put_back(self._step)
+            self.tracked.undo_step()
+
+    def drop_step(self) -> None:
+        """Puts the values before the step back, and ends it."""
+        self.undo_step()
+        self.end_step()
+
+    def end_step(self) -> None:
+        """Keeps the values as they are: the script may change them until the next step begins."""
+        self._in_step = False
 
     def begin_micro_batch(self) -> None:
         """Remembers the values before a micro-batch, to which one without weight goes back."""

@@ -26,6 +26,7 @@ class Tracked:
     Attributes:
         shifted: By number in `riding`, of sums that were reduced in this step already: the value from which what this
             rank adds is counted from then on.
+        after_reduction: By name, the values right after the last reduction: the script may have changed them since.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Tracked:
         self._step: list[torch.Tensor] = []
         self._micro_batch: list[torch.Tensor] = []
         self.shifted: dict[int, torch.Tensor] = {}
+        self.after_reduction: dict[str, torch.Tensor] = {}
 
     def add(self, tensors: Tensors | Callable[[], Tensors], op: str) -> None:
         """Adds tensors, or a function that returns them.
@@ -81,6 +83,12 @@ class Tracked:
         self._keys, self.shifted = list(now), {}
         self._step = _copied(self._step, list(now.values()))
         self._micro_batch = self._micro_batch if now else []
+
+    def end_reduction(self) -> None:
+        """Remembers the values after a reduction, for a rank that lost it: its own script goes on from there."""
+        now = self._now()
+        copies = _copied(list(self.after_reduction.values()), list(now.values()))
+        self.after_reduction = {name: copy for (_, name), copy in zip(now, copies, strict=True)}
 
     def begin_micro_batch(self) -> None:
         """Remembers the values before a micro-batch."""

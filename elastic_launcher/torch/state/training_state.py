@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -162,11 +162,14 @@ class TrainingState:
         decode(*encode(obj.state_dict(), name))  # which refuses a part of a sharded model
         self.registered[name] = obj
 
-    def capture(self) -> Captured:
+    def capture(self, tracked: Mapping[str, torch.Tensor] | None = None) -> Captured:
         """Returns the state as it is now.
 
         Parameters, optimizer state and a registered module's large tensors are not copied: they must not change while
         they are read. Buffers and what else is registered are copied: a forward pass or the script may change them.
+
+        Args:
+            tracked: Values of tracked tensors in the place of the present ones.
 
         Raises:
             TypeError: If something can't be carried; the message names its path.
@@ -190,7 +193,8 @@ class TrainingState:
         if self.noise is not None:
             header["noise"] = encode(self.noise.state_dict(), "the gradient noise", tensors)[0]
         if self.tracked is not None:
-            header["tracked"] = encode(self.tracked.state_dict(), "job.track", tensors)[0]
+            values = self.tracked.state_dict() if tracked is None else dict(tracked)
+            header["tracked"] = encode(values, "job.track", tensors)[0]
         copies = Copies(tensors)  # which nobody changes until they are read
         header["registered"] = []
         for name, one in self.registered.items():

@@ -176,6 +176,7 @@ class StepEngine:
                 self.exchange(stop=True)
                 continue
             try:
+                point("begin", session.position.step)
                 with session.agreed():
                     self._resizer.before_step()
                     session.need_membership("a step").group.check()  # a step that can't be done has nothing loaded
@@ -291,8 +292,8 @@ class StepEngine:
             if micro.error is not None:
                 raise micro.error
             session.micro = None
+            session.buffers.drop_step()  # with what the loop body did after the reduction
             if not micro.recovered:  # the ranks agreed to end the loop or the training before this step
-                session.buffers.undo_step()
                 self.end_loop()
         except GroupError as error:
             self._find_back(error)
@@ -301,7 +302,7 @@ class StepEngine:
     def _find_back(self, error: GroupError) -> NextAction:
         session = self._session
         session.micro = None
-        session.buffers.undo_step()
+        session.buffers.drop_step()
         session.reducer.renew()
         return self.recovery.recover(error, At.STEP).todo
 
@@ -324,6 +325,7 @@ class StepEngine:
     def advance(self) -> None:
         """Moves on to the next step."""
         session = self._session
+        session.buffers.end_step()
         count_step(session, self._count)
         session.move_to(session.position.after_step(self._count))
         session.micro, session.lost, session.left_out = None, set(), set()

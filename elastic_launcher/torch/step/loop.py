@@ -52,7 +52,6 @@ class StepLoop:
             return
         try:
             while not self._is_over():
-                engine.progress.begin_epoch()
                 yield phases.begin_epoch()
                 self.leave_pushed()
                 if session.data is not None:
@@ -175,7 +174,7 @@ class StepLoop:
         if self._left_complete:
             self._engine.advance()
         else:
-            session.buffers.undo_step()
+            session.buffers.drop_step()
             if self._only_looks and not micro.calls:
                 self._give_loop_back()  # next(iter(loader)), say: nothing was done with the batch
                 return

@@ -74,7 +74,7 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
             again = yield from try_body(largest)
             if again != first:
                 raise RuntimeError(_name_counter(first, again))
-    session.buffers.undo_step()
+    session.buffers.drop_step()
     session.state.capture()  # state that can't be sent to a joiner is refused now, not when one comes
     if member is not None:
         member.formations.warm_up()

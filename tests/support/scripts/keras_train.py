@@ -1,7 +1,8 @@
 """A Keras script under the launcher; its argument is a JSON object.
 
 It trains ``epochs`` epochs of the model ``kind``, or until there is a file ``stop``, and writes what came of it to
-``folder``: ``weights.npz``, ``history.json``, ``log.csv``.
+``folder``: ``weights.npz``, ``history.json``, ``log.csv``. With ``predict`` each rank compares what all of them predict
+together with what it predicts alone. ``jit`` has Keras compile the model.
 """
 
 from __future__ import annotations
@@ -37,12 +38,20 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
 
 kind = options["kind"]
 model = elastic.Model(build(kind))
+model.jit_compile = options.get("jit", False)
 history = model.fit(
     **data(kind),
     epochs=options["epochs"],
     shuffle=False,
     callbacks=[*callbacks(kind), keras.callbacks.CSVLogger(folder / "log.csv"), Pace()],
 )
+if options.get("predict"):
+    inputs = data(kind)["x"]
+    shared, alone = (
+        keras.tree.flatten(one) for one in (elastic.predict(model, inputs), model.predict(inputs, verbose=0))
+    )
+    for ours, theirs in zip(shared, alone, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 if job.is_main:
     np.savez(folder / "weights.npz", *model.get_weights())
     (folder / "history.json").write_text(json.dumps({"epoch": history.epoch, **history.history}))

@@ -1,7 +1,8 @@
 """Trains step by step, as an adapter for a framework does, until a file ``stop`` is there.
 
 Arguments: JSON of folder, foreign (whether the optimizer is one in shape only), start (where to start, epoch and step),
-gather (whether each step and epoch gathers which samples it had, and compares them).
+gather (whether each step and epoch gathers which samples it had, and compares them), decay (whether the script halves a
+metric after each step, and looks at another one after each epoch).
 """
 
 from __future__ import annotations
@@ -133,9 +134,13 @@ def main() -> None:
                 wanted = indices(SAMPLES, SEED, job.epoch, start, min(start + BATCH, SAMPLES), True)
                 assert not job.sync_gradients or found.tolist() == wanted.tolist(), (found, wanted)
             optimizer.step()
+            if options.get("decay"):
+                metrics.total = metrics.total / 2
             time.sleep(0.01)
-            if stop.exists():
-                job.stop()
+            if stop.exists() and job.step_in_epoch < loader.steps_per_epoch:
+                job.stop()  # not at an epoch's end: a rank that learns of it from others has begun the next one
+        if options.get("decay"):
+            assert job.over or int(metrics.count) == SAMPLES, (job.step, metrics.count)
         if options.get("gather"):
             found = job.gather(lambda x, y, numbers: {"x": x, "numbers": numbers}, loader)
             assert torch.equal(found["numbers"], torch.arange(SAMPLES)) and torch.equal(found["x"], X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,46 @@ def test_evaluate_and_predict_are_those_of_keras(job: Any) -> None:
     assert model.evaluate(X, Y) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-12)
     assert model.evaluate(X, Y, return_dict=True).keys() == {"loss", "accuracy"}
     np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-12)
+
+
+def test_predict_of_all_ranks_is_that_of_keras_for_each_kind_of_data(job: Any) -> None:
+    model, plain = elastic.Model(build("two inputs")), build("two inputs")
+    model.fit(**data("two inputs"), epochs=1, shuffle=False, verbose=0)
+    plain.set_weights(model.get_weights())
+    inputs = data("two inputs")["x"]
+    ours, theirs = elastic.predict(model, inputs), plain.predict(inputs, verbose=0)
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        np.testing.assert_allclose(ours[name], values, atol=1e-12)
+    samples = torch.utils.data.TensorDataset(torch.from_numpy(inputs["left"]), torch.from_numpy(inputs["right"]))
+    other = elastic.Model(keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(2)]))
+    loader = torch.utils.data.DataLoader(samples, batch_size=7, shuffle=True)
+    np.testing.assert_allclose(elastic.predict(other, loader), other.predict(inputs["left"], verbose=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["masked", "weighted mean"])
+def test_the_loss_over_valid_steps_does_not_depend_on_how_the_data_are_divided(job: Any, kind: str) -> None:
+    model, plain = elastic.Model(build(kind)), build(kind)
+    held_out = {name: values[:50] for name, values in data(kind).items()}
+    validation = tuple(held_out.values())
+    found = model.fit(**data(kind), epochs=1, shuffle=False, verbose=0, validation_data=validation)
+    plain.set_weights(model.get_weights())
+    whole = plain.evaluate(**held_out, batch_size=50, verbose=0, return_dict=True)
+    assert found.history["val_loss"] == [pytest.approx(whole["loss"], rel=1e-12)]
+    assert model.evaluate(**held_out, return_dict=True)["loss"] == pytest.approx(whole["loss"], rel=1e-12)
+
+
+def test_a_chain_of_fits_carries_what_the_present_one_remembers(job: Any) -> None:
+    model = elastic.Model(build("adam"))
+    sizes = []
+    for epoch in range(3):
+        stops = keras.callbacks.EarlyStopping("loss", patience=5)
+        model.fit(X, Y, initial_epoch=epoch, epochs=epoch + 1, verbose=0, callbacks=[stops])
+        captured = job._session.state.capture().header
+        sizes.append((len(captured["tensors"]), len(json.dumps(captured["registered"]))))
+    assert len({tensors for tensors, _ in sizes}) == 1
+    assert abs(sizes[0][1] - sizes[2][1]) < 20  # the digits of numbers
+    assert str(float(stops.best)) in json.dumps(dict(captured["registered"])["keras.fit"])
 
 
 def test_dropout_draws_again_in_another_step_and_not_in_another_run() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.ledger import ledger_of
 from elastic_launcher.quota.rounds.round import Decision, decide
 from tests.support.quota_machines import PROJECTS, Played, machine, other, placed, pool, rested, service
 
@@ -59,6 +60,34 @@ def test_nothing_changes_while_the_nodes_have_not_left() -> None:
         played.now += seconds
         _, again = played.round()
         assert (told(again), again.changes) == (told(first), ())
+
+
+def test_an_overdue_job_is_told_the_same_nodes_still() -> None:
+    played = placed([(service("gpt", "rest"), "m0 m0 m1 m1"), (service("bert", "nlp", 3, pool("a")), "")], A, B)
+    played.round()
+    played.now += 500.0
+    _, late = played.round()
+    assert played.ledger.accounts["gpt"].kept == 1
+    assert told(late)["gpt"] == (3, (2,))
+    played.follow(late)
+    assert on(played, "gpt") == ["m0", "m1", "m1"]
+    step(played)
+    assert told(step(played)) == {"bert": (3, ()), "gpt": (5, ())}, "the rest of the other machine"
+
+
+def test_what_is_still_leaving_leaves_though_a_job_comes_that_would_change_who_goes() -> None:
+    played = placed([(service("gpt", "rest"), "m0 m0 m1 m1"), (service("bert", "nlp", 3, pool("a")), "")], A, B)
+    _, first = played.round()
+    assert told(first) == {"bert": (2, ()), "gpt": (3, (2,))}
+    ledger = ledger_of(first.ledger.as_json())
+    assert ledger.accounts["gpt"].leave == (2,), "the next controller knows it too"
+    played.services["vit"], played.nodes["vit"] = service("vit", "vision", 2, pool("a")), []
+    played.now += 5.0
+    assert told(played.round()[1])["gpt"] == (3, (2,)), "one after the other"
+    played.nodes["gpt"] = [place for place in played.nodes["gpt"] if place.number != 2]
+    played.services["gpt"] = replace(played.services["gpt"], job=replace(played.report("gpt"), held=3))
+    played.now += 5.0
+    assert told(played.round()[1])["gpt"][1] != (2,)
 
 
 def test_a_borrower_that_left_grows_again_on_other_machines() -> None:
@@ -187,8 +216,10 @@ def test_no_borrower_keeps_a_machine_that_an_owner_needs(seed: int) -> None:
             world, decision = played.round()
             promised = sum(account.committed for account in played.ledger.accounts.values())
             assert promised <= max(world.capacity, before)
-            played.now += 0.5
-            assert played.round()[1].changes == (), "with nothing changing, a second round changes nothing"
+            for _ in range(2):
+                played.now += 0.5
+                _, decision = played.round()
+            assert decision.changes == (), "with nothing changing, rounds come to rest at once"
             played.follow(decision)
             played.now += random.choice((5.0, 90.0))
     decision = rested(played)

@@ -65,6 +65,25 @@ def test_a_job_is_overdue_from_the_end_of_its_grace_until_it_has_given_its_gpus_
     assert not settle(cut, [obeys], OWNERS, 44.0).accounts["job"].overdue
 
 
+def test_a_job_whose_growth_is_taken_back_again_and_again_waits_longer_each_time() -> None:
+    account, now, waits = Account("nlp", 2, 2, 1), 0.0, []
+    for number in range(9):
+        account = account.change(4, number, now, "", None)
+        assert account.is_restless == (number >= 3)
+        account = account.change(2, number, now + 599.0, "", None)
+        grows_from = account.grows_from(60.0)
+        assert grows_from is not None
+        waits.append(grows_from - now - 599.0)
+        now = grows_from
+    assert waits == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3840.0, 3840.0, 3840.0]
+    account = account.change(4, 9, now, "", None).change(2, 9, now + 600.0, "", None)
+    assert (account.grows_from(60.0), account.is_restless) == (now + 660.0, False), "that growth has lasted"
+
+
+def test_a_job_that_never_shrank_grows_at_once() -> None:
+    assert Account("nlp", 2, 2, 1).change(4, 2, 5.0, "", None).grows_from(60.0) is None
+
+
 def test_a_job_that_is_over_or_gone_is_promised_nothing() -> None:
     over = job("job", finished=True, reported_at=11.0)
     account = settle(SHRUNK, [over], OWNERS, NOW).accounts["job"]

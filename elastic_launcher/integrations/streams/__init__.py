@@ -1,0 +1,1 @@
+"""Lanes over files: each lane reads some of them, one after the other."""

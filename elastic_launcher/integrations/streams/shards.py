@@ -1,0 +1,121 @@
+"""Deals files out to lanes, so that these have about equally many samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from elastic_launcher import sampling
+from elastic_launcher.batch import whole_number
+from elastic_launcher.checkpoint.storage import is_url
+from elastic_launcher.torch.data.lanes import Decode, Lanes
+from elastic_launcher.torch.data.lanes import lanes as make_lanes
+
+Read = Callable[[str, int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """Attributes:
+    read: Reads the samples of a file, from one of them on.
+    seed: What the order of a lane's files derives from in each epoch; None leaves it.
+    of_lanes: The files of each lane, by number.
+    """
+
+    read: Read
+    files: Sequence[str]
+    counts: Sequence[int]
+    seed: int | None
+    of_lanes: Sequence[Sequence[int]]
+
+    def open(self, lane: int, epoch: int, start: int) -> Iterator[Any]:
+        """Reads a lane; files before the first sample that is wanted are not opened."""
+        own = self.of_lanes[lane]
+        order: Iterable[int] = range(len(own))
+        if self.seed is not None:
+            order = sampling.indices(len(own), self.seed + lane, epoch, 0, len(own)).tolist()
+        for place in order:
+            number = own[place]
+            if start < self.counts[number]:
+                yield from self._read(number, start)
+            start = max(0, start - self.counts[number])
+
+    def _read(self, number: int, start: int) -> Iterator[Any]:
+        file, count, at = self.files[number], self.counts[number], start
+        for sample in self.read(file, start):
+            at += 1
+            if at > count:
+                break
+            yield sample
+        if at != count:
+            found = f"{at}" if at < count else f"more than {count}"
+            raise ValueError(f"{file} holds {found} samples, and its count is {count}: count it again")
+
+
+def lanes_of_files(
+    read: Read,
+    files: Sequence[str],
+    counts: Sequence[int],
+    *,
+    lanes: int,
+    decode: Decode | None,
+    seed: int | None,
+    shuffle_block: int,
+) -> Lanes:
+    """Returns lanes over files.
+
+    Args:
+        read: Called as ``read(file, start)``; returns the file's samples from number ``start`` on.
+        files: Paths or URLs.
+        counts: Samples of each.
+        lanes: How many lanes there are.
+        decode: As of `elastic_launcher.torch.lanes`.
+        seed: What the order of a lane's files derives from, in each epoch another one; None keeps their order.
+        shuffle_block: As of `elastic_launcher.torch.lanes`.
+
+    Raises:
+        TypeError: If files are one string.
+        ValueError: If there is not a count for each file, or there are fewer files than lanes.
+    """
+    count = whole_number("lanes", lanes)
+    if isinstance(files, str):
+        raise TypeError(f"files is {files!r}; give a list of files")
+    if len(counts) != len(files):
+        raise ValueError(f"counts has {len(counts)} numbers, and there are {len(files)} files; give one for each file")
+    if count > len(files):
+        raise ValueError(
+            f"lanes is {count}, and there are {len(files)} files, of which one lane reads each; give at most that"
+        )
+    dealt = deal_out([whole_number(f"counts[{n}]", samples, 0) for n, samples in enumerate(counts)], count)
+    shards = _Shards(read, files, counts, seed, dealt)
+    lengths = [sum(counts[number] for number in own) for own in dealt]
+    return make_lanes(shards.open, lanes=count, lengths=lengths, decode=decode, shuffle_block=shuffle_block)
+
+
+def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
+    """Returns the files of each lane by number: the largest ones first, each to the lane that has the least so far."""
+    dealt: list[list[int]] = [[] for _ in range(lanes)]
+    samples = [0] * lanes
+    for number in sorted(range(len(counts)), key=lambda number: -counts[number]):
+        least = min(range(lanes), key=lambda lane: (samples[lane], len(dealt[lane])))
+        dealt[least].append(number)
+        samples[least] += counts[number]
+    return [sorted(own) for own in dealt]
+
+
+def open_file(file: str) -> AbstractContextManager[BinaryIO]:
+    """Opens a path, or a URL through fsspec.
+
+    Raises:
+        ImportError: If fsspec, or the package that it needs for such a URL, is missing.
+    """
+    if not is_url(file):
+        return open(file, "rb")
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ImportError(f"{file} needs fsspec: pip install 'elastic-launcher[streams]'") from error
+    opened: AbstractContextManager[BinaryIO] = fsspec.open(file, "rb")
+    return opened

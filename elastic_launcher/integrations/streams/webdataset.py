@@ -1,0 +1,78 @@
+"""Lanes over tar files in the format of WebDataset: the files of a sample stand together, named by its key."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from elastic_launcher.integrations.streams.shards import lanes_of_files, open_file
+from elastic_launcher.torch.data.lanes import Decode, Lanes
+
+
+def lanes(
+    files: Sequence[str],
+    *,
+    lanes: int,
+    counts: Sequence[int] | None = None,
+    decode: Decode | None = None,
+    seed: int | None = None,
+    shuffle_block: int = 1024,
+) -> Lanes:
+    """Describes tar files for `Job.dataloader`.
+
+    A sample is a dict of bytes by extension, as ``{"__key__": "000017", "jpg": ..., "cls": ...}``, or what ``decode``
+    makes of it.
+
+    Args:
+        files: Paths or URLs, the same on all ranks.
+        lanes: How many lanes read them, at most as many as there are files.
+        counts: Samples of each file, as `count` returns them; they are not counted here, since each process would.
+        decode: Makes a sample of the dict; as of `elastic_launcher.torch.lanes`.
+        seed: Has each lane read its files in another order in each epoch.
+        shuffle_block: As of `elastic_launcher.torch.lanes`.
+
+    Raises:
+        ValueError: If counts are missing, or don't fit to files and lanes.
+    """
+    if counts is None:
+        raise ValueError(
+            "webdataset.lanes needs counts=[...], the samples of each tar file: webdataset.count(file) counts those of "
+            "one; count once, and keep the numbers beside the files"
+        )
+    return lanes_of_files(_read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)
+
+
+def count(file: str) -> int:
+    """Returns the number of samples of a tar file; reads its headers."""
+    with open_file(file) as content, tarfile.open(fileobj=content) as tar:
+        return sum(1 for _ in _samples(tar))
+
+
+def _read(file: str, start: int) -> Iterator[dict[str, Any]]:
+    with open_file(file) as content, tarfile.open(fileobj=content) as tar:
+        for number, (key, members) in enumerate(_samples(tar)):
+            if number >= start:
+                yield {"__key__": key, **{name: _content(tar, member) for name, member in members}}
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, list[tuple[str, tarfile.TarInfo]]]]:
+    """Yields key and files of each sample; what files hold is not read."""
+
+    def named() -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # which would grow with each
+            folder, slash, name = member.name.rpartition("/")
+            stem, dot, extension = name.partition(".")
+            if member.isfile() and dot and stem:
+                yield folder + slash + stem, extension.lower(), member
+
+    for key, group in groupby(named(), key=lambda one: one[0]):
+        yield key, [(extension, member) for _, extension, member in group]

@@ -1,0 +1,129 @@
+"""`evaluate` and `predict` over all ranks of a job: each sample once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from elastic_launcher.keras import data as data_of
+from elastic_launcher.keras.backend import keras
+from elastic_launcher.keras.callbacks import check
+from elastic_launcher.keras.denominators import Denominator
+from elastic_launcher.keras.job import current
+from elastic_launcher.torch import Job
+from elastic_launcher.torch.data.stock_loader import Data
+
+
+def evaluate(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    callbacks: Sequence[Any] | None = None,
+    return_dict: bool = False,
+) -> Any:
+    """Returns a compiled model's loss and metrics over data that the ranks share, as `keras.Model.evaluate` does.
+
+    ``batch_size`` and ``verbose`` are not used: ranks evaluate with micro-batches, and print nothing.
+
+    Raises:
+        ValueError: For ``steps``, and a loss that depends on how the data are divided.
+        TypeError: For data that can only be read forward.
+    """
+    job = current()
+    if steps is not None:
+        raise ValueError("evaluate takes no steps=: the ranks share all of the data; leave it out")
+    data = data_of.read(x, y, sample_weight, None, False, job.global_batch_size)
+    build(model, data)
+    listening = keras.callbacks.CallbackList(check(callbacks or ()), model=model)
+    listening.on_test_begin()
+    logs = evaluated(model, job, loader_over(job, data))
+    listening.on_test_end(logs)
+    return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+
+def predict(model: Any, x: Any) -> Any:
+    """Returns a model's outputs for data that the ranks share, as `keras.Model.predict` does; every rank must call it.
+
+    Args:
+        model: The model.
+        x: Arrays or tensors (also in lists, tuples and dicts), a torch DataLoader, or a PyDataset.
+
+    Returns:
+        NumPy arrays with a row for each sample, the same on all ranks.
+
+    Raises:
+        TypeError: For data that can only be read forward.
+        RuntimeError: Before this rank is admitted.
+    """
+    job = current()
+    data = data_of.read(x, None, None, None, False, job.global_batch_size)
+    with _evaluating(model), torch.no_grad():
+        structure = model.predict_step(_first_samples(data))
+
+        def rows(*batch: Any) -> dict[str, torch.Tensor]:
+            return {str(n): output for n, output in enumerate(keras.tree.flatten(model.predict_step(batch)))}
+
+        found: Any = job.gather(rows, loader_over(job, data))
+    arrays = [found[str(number)].numpy() for number in range(len(keras.tree.flatten(structure)))]
+    return keras.tree.pack_sequence_as(structure, arrays)
+
+
+def loader_over(job: Job, data: Data) -> Any:
+    """Returns a loader over all samples, in their order."""
+    return job.dataloader(data.dataset, **{**data.options, "drop_last": False})
+
+
+def build(model: Any, data: Data) -> None:
+    """Makes all variables of a model and of its metrics."""
+    model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(_first_samples(data)))
+
+
+def _first_samples(data: Data) -> tuple[Any, ...]:
+    collate = data.options.get("collate_fn") or torch.utils.data.default_collate
+    indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]
+    return data_of.parts_of(collate([data.dataset[index] for index in indices]))
+
+
+def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
+    """Returns the loss and metrics over a loader's data."""
+    tracker, denominator = model._loss_tracker, Denominator.of(model)
+
+    def sums(*batch: Any) -> dict[str, Any]:
+        model.reset_metrics()
+        model.test_step(batch)
+        if denominator.value is not None:  # the loss is a mean over these, not over samples
+            tracker.total.assign(tracker.result() * denominator.value)
+            tracker.count.assign(denominator.value)
+        return {str(n): variable.value.detach().clone() for n, variable in enumerate(model.metrics_variables)}
+
+    before = [variable.value.detach().clone() for variable in model.metrics_variables]
+    with _evaluating(model), denominator.noting():
+        found = job.evaluate(sums, loader)
+    for number, variable in enumerate(model.metrics_variables):
+        variable.assign(found[str(number)])
+    logs = plain(model.get_metrics_result())
+    for variable, value in zip(model.metrics_variables, before, strict=True):
+        variable.assign(value)
+    return logs
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def plain(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs with numbers in the place of single ones in arrays."""
+    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in logs.items()}

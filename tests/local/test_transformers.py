@@ -1,0 +1,152 @@
+"""Hugging Face's Trainer under the launcher equals its own training in one process, logs included."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic_launcher.config import ExitCode
+from tests.support.launches import launched
+from tests.support.resizes import LONG, allow, formed
+from tests.support.transformers_models import ARGUMENTS, history, train_plain
+
+SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "transformers_train.py"
+EPOCHS = 3
+STEPS = 9  # of an epoch
+SLOW = {"learning_rate": 1e-4}  # so that rounding does not grow over hundreds of steps
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of models so small, threads would only wait for each other
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(threads)
+
+
+def assert_as_plain(folder: Path, kind: str, epochs: int = EPOCHS, **arguments: Any) -> int:
+    """Fails unless the weights and all that was logged are those of transformers alone; returns the number of steps."""
+    logs = json.loads((folder / "history.json").read_text())
+    steps = logs[-1]["step"]
+    rel = 1e-5 if kind == "smoothed" else 1e-9  # transformers smooths labels in float32
+    plain = train_plain(kind, folder / "plain", epochs, steps, **arguments)
+    assert len(logs) == len(history(plain))
+    for ours, theirs in zip(logs, history(plain), strict=True):
+        assert ours == pytest.approx(theirs, rel=rel, abs=1e-12)
+    weights = torch.load(folder / "weights.pt")
+    assert list(weights) == list(plain.model.state_dict())
+    for name, theirs in plain.model.state_dict().items():
+        torch.testing.assert_close(weights[name], theirs, rtol=0, atol=rel, msg=name)
+    return int(steps)
+
+
+def options_of(folder: Path, kind: str, epochs: int = EPOCHS, **more: Any) -> str:
+    return json.dumps({"folder": str(folder), "kind": kind, "epochs": epochs, **more})
+
+
+def trained(folder: Path, options: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
+    """Trains under the launcher; returns the sizes of the generations."""
+    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        return [event["world_size"] for event in job.events.of("generation_formed")]
+
+
+@pytest.mark.parametrize(
+    "kind", ["tokens", *(pytest.param(one, marks=pytest.mark.thorough) for one in ARGUMENTS if one != "tokens")]
+)
+def test_two_ranks_train_what_transformers_alone_does(kind: str, tmp_path: Path) -> None:
+    trained(tmp_path, options_of(tmp_path, kind), "2:2")
+    assert assert_as_plain(tmp_path, kind) == EPOCHS * STEPS
+    assert (tmp_path / "saved").is_dir()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("nodes", ["1:1", "3:3"])
+def test_one_and_three_ranks_end_in_the_middle_of_an_epoch(nodes: str, tmp_path: Path) -> None:
+    arguments = {"max_steps": 14, "eval_strategy": "steps", "eval_steps": 4}
+    trained(tmp_path, options_of(tmp_path, "tokens", arguments=arguments), nodes)
+    assert assert_as_plain(tmp_path, "tokens", **arguments) == 14
+
+
+@pytest.mark.thorough
+def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=SLOW)
+    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
+        last = formed(job, 1, 0)
+        for size in (3, 2):
+            allow(hints, size)
+            last = formed(job, size, last["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
+
+
+@pytest.mark.parametrize("kind", ["tokens", pytest.param("lora", marks=pytest.mark.thorough)])
+def test_rank_0_is_killed(kind: str, tmp_path: Path) -> None:
+    sizes = trained(tmp_path, options_of(tmp_path, kind), "1:2", {"ELASTIC_FAULT": "reduction@7:1"})
+    assert len(sizes) > 1
+    assert assert_as_plain(tmp_path, kind) == EPOCHS * STEPS
+
+
+@pytest.mark.thorough
+def test_a_rank_is_killed_in_an_evaluation(tmp_path: Path) -> None:
+    trained(tmp_path, options_of(tmp_path, "tokens", dies=STEPS), "2:2")
+    assert (tmp_path / "died").exists()
+    assert assert_as_plain(tmp_path, "tokens") == EPOCHS * STEPS
+
+
+BEST = {
+    "learning_rate": 0.03,
+    "lr_scheduler_type": "constant",
+    "save_strategy": "epoch",
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+}
+
+
+@pytest.mark.thorough
+def test_rank_0_is_killed_while_it_saves_and_the_best_model_is_loaded(tmp_path: Path) -> None:
+    trained(tmp_path, options_of(tmp_path, "tokens", 9, dies_saving=STEPS, arguments=BEST), "2:2")
+    assert (tmp_path / "died").exists()
+    assert_as_plain(tmp_path, "tokens", 9, **BEST)
+    kept, expected = ([one.name for one in folder.glob("checkpoint-*")] for folder in (tmp_path, tmp_path / "plain"))
+    assert kept == expected
+    assert (tmp_path / kept[0] / "trainer_state.json").exists()
+
+
+@pytest.mark.thorough
+def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
+    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=SLOW)
+    with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
+        first = formed(job, 2, 0)
+        os.kill(job.node_pid(1), signal.SIGTERM)
+        formed(job, 2, formed(job, 1, first["generation"])["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
+
+
+@pytest.mark.thorough
+def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
+    saving = SLOW | {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving, resume=True)
+    with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
+        formed(job, 1, 0)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
+    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
+        formed(job, 2, 0)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)

@@ -1,0 +1,63 @@
+"""A loop over Fabric in one process that accumulates: what Fabric alone does with whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import elastic_launcher.torch as elastic
+from elastic_launcher.integrations.lightning import ElasticFabricStrategy
+from tests.support.lightning_modules import BATCH, MICRO, Classifier, samples, train_with_fabric
+
+
+@pytest.fixture
+def job() -> Iterator[Any]:
+    torch.set_default_dtype(torch.float64)
+    yield elastic.init(BATCH, MICRO)
+    torch.set_default_dtype(torch.float32)
+
+
+def test_accumulating_equals_whole_batches_of_fabric(job: Any) -> None:
+    ours = train_with_fabric(ElasticFabricStrategy(job), job.epochs(3))
+    for one, other in zip(ours.parameters(), train_with_fabric("auto", range(3)).parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_a_scheduler_and_a_weight_come_along_and_rank_0_saves(job: Any, tmp_path: Path) -> None:
+    fabric = lightning.Fabric(strategy=ElasticFabricStrategy(job))
+    network = Classifier().net
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    model, optimizer, schedule = fabric.setup(network, optimizer, schedule)
+    for _ in job.epochs(1):
+        for x, _y in fabric.setup_dataloaders(DataLoader(samples(48), BATCH)):
+            fabric.backward(model(x).mean(), weight=len(x))
+            optimizer.step()
+            schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    assert fabric.all_reduce({"loss": torch.tensor(2.0)}) == {"loss": torch.tensor(2.0)}
+    fabric.save(tmp_path / "state.pt", {"model": model})
+    assert torch.load(tmp_path / "state.pt")["model"].keys() == network.state_dict().keys()
+
+
+def test_a_loader_with_other_batches_is_refused(job: Any) -> None:
+    fabric = lightning.Fabric(strategy=ElasticFabricStrategy(job))
+    with pytest.raises(ValueError, match="loader is 7, and the job's global batch 24"):
+        fabric.setup_dataloaders(DataLoader(samples(48), 7))
+
+
+def test_a_second_loader_and_what_sends_objects_are_refused(job: Any) -> None:
+    fabric = lightning.Fabric(strategy=ElasticFabricStrategy(job))
+    with pytest.raises(TypeError, match="use job.evaluate"):
+        fabric.setup_dataloaders(DataLoader(samples(48), BATCH), DataLoader(samples(9)))
+    with pytest.raises(TypeError, match="not dict"):
+        fabric.broadcast({})
+    assert fabric.broadcast("text") == "text"
+    with pytest.raises(RuntimeError, match="all_gather returns another shape"):
+        fabric.all_gather(torch.ones(1))

@@ -1,0 +1,144 @@
+"""Lanes over files: dealt out evenly, opened at any sample, each sample once."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_launcher.integrations.streams import webdataset
+from elastic_launcher.integrations.streams.shards import deal_out, lanes_of_files
+from elastic_launcher.torch.data.lanes import Lanes
+
+COUNTS = [5, 0, 7, 3, 9, 4]
+FILES = [f"file-{number}" for number in range(len(COUNTS))]
+
+
+class Reads:
+    """Reads samples (file, number); counts how often each file is opened."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
+        self.opened: list[tuple[str, int]] = []
+
+    def __call__(self, file: str, start: int) -> Iterator[tuple[str, int]]:
+        self.opened.append((file, start))
+        return iter([(file, number) for number in range(start, self.counts[FILES.index(file)])])
+
+
+def lanes_of(read: Reads, seed: int | None = None) -> Lanes:
+    return lanes_of_files(read, FILES, COUNTS, lanes=2, decode=None, seed=seed, shuffle_block=8)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 12))
+def test_each_file_goes_to_one_lane_and_lanes_have_about_as_much(counts: list[int], lanes: int) -> None:
+    dealt = deal_out(counts, lanes)
+    assert sorted(number for own in dealt for number in own) == list(range(len(counts)))
+    lengths = [sum(counts[number] for number in own) for own in dealt]
+    assert max(lengths) - min(lengths) <= max(counts)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_lane_opened_anywhere_gives_the_rest(seed: int | None) -> None:
+    found = lanes_of(Reads(COUNTS), seed)
+    assert sum(found.lengths) == sum(COUNTS) and abs(found.lengths[0] - found.lengths[1]) <= 9
+    every = []
+    for lane, length in enumerate(found.lengths):
+        whole = list(found.open(lane, 1, 0))
+        assert len(whole) == length
+        for start in range(length + 1):
+            assert list(found.open(lane, 1, start)) == whole[start:]
+        every += whole
+    assert sorted(every) == [
+        (file, number) for file, count in zip(FILES, COUNTS, strict=True) for number in range(count)
+    ]
+
+
+def test_files_before_the_first_sample_are_not_opened() -> None:
+    read = Reads(COUNTS)
+    lane = lanes_of(read)
+    list(lane.open(0, 0, lane.lengths[0] - 1))
+    assert len(read.opened) == 1 and read.opened[0][1] > 0
+
+
+def test_files_come_in_another_order_in_each_epoch_if_they_are_shuffled() -> None:
+    for seed, orders in ((3, 2), (None, 1)):
+        found = {
+            tuple(dict.fromkeys(file for file, _ in lanes_of(Reads(COUNTS), seed).open(0, e, 0))) for e in range(9)
+        }
+        assert (len(found) > 1) is (orders > 1)
+
+
+@pytest.mark.parametrize(("counts", "what"), [([5, 0, 6, 3, 9, 4], "6"), ([5, 0, 8, 3, 9, 4], "more than 7")])
+def test_a_file_with_another_number_of_samples_is_named(counts: list[int], what: str) -> None:
+    lanes = lanes_of(Reads(counts))
+    with pytest.raises(ValueError, match=f"file-2 holds {what} samples, and its count is 7: count it again"):
+        for lane in range(2):
+            list(lanes.open(lane, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("counts", "lanes", "message"),
+    [
+        (COUNTS[:2], 2, "counts has 2 numbers, and there are 6 files"),
+        (COUNTS, 7, "lanes is 7, and there are 6 files"),
+        ([1, 2, 3, -1, 1, 1], 2, r"counts\[3\] is -1"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(counts: list[int], lanes: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lanes_of_files(Reads(COUNTS), FILES, counts, lanes=lanes, decode=None, seed=None, shuffle_block=8)
+
+
+# -- tar files
+
+
+def write_tar(path: Path, numbers: range, mode: str = "w") -> str:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for number in numbers:
+            for extension, content in (("txt", f"text {number}"), ("CLS", str(number % 3)), ("seg.png", "pixels")):
+                info = tarfile.TarInfo(f"./data.v1/{number:04}.{extension}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content.encode()))
+    return str(path)
+
+
+def expected(number: int) -> dict[str, Any]:
+    content = {"txt": f"text {number}".encode(), "cls": str(number % 3).encode(), "seg.png": b"pixels"}
+    return {"__key__": f"./data.v1/{number:04}", **content}
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_tar_files_are_read_from_any_sample_on(tmp_path: Path, mode: str) -> None:
+    files = [write_tar(tmp_path / f"{n}.tar", range(10 * n, 10 * n + 4 + n), mode) for n in range(3)]
+    counts = [webdataset.count(file) for file in files]
+    assert counts == [4, 5, 6]
+    found = webdataset.lanes(files, lanes=2, counts=counts, decode=len)
+    assert found.decode is len
+    every = [sample for lane in range(2) for sample in found.open(lane, 0, 0)]
+    numbers = [10 * n + place for n in range(3) for place in range(4 + n)]
+    assert sorted(every, key=lambda sample: sample["__key__"]) == [expected(number) for number in numbers]
+    for start in range(found.lengths[0]):
+        assert list(found.open(0, 0, start)) == list(found.open(0, 0, 0))[start:]
+
+
+def test_a_tar_file_at_a_url(tmp_path: Path) -> None:
+    file = "file://" + write_tar(tmp_path / "a.tar", range(3))
+    assert webdataset.count(file) == 3
+    assert list(webdataset.lanes([file], lanes=1, counts=[3]).open(0, 0, 2)) == [expected(2)]
+
+
+def test_files_that_are_one_string_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"files is 'a.tar'; give a list of files"):
+        webdataset.lanes("a.tar", lanes=1, counts=[3])
+
+
+def test_tar_files_without_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs counts=\[\.\.\.\].*webdataset.count\(file\) counts those of one"):
+        webdataset.lanes(["a.tar"], lanes=1)

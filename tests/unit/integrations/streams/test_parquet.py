@@ -1,0 +1,31 @@
+"""Lanes over Parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet as written
+
+from elastic_launcher.integrations.streams import parquet
+
+
+def write(path: Path, numbers: range, rows_of_a_group: int) -> str:
+    table = pyarrow.table({"number": list(numbers), "text": [f"text {n}" for n in numbers], "left out": list(numbers)})
+    written.write_table(table, path, row_group_size=rows_of_a_group)
+    return str(path)
+
+
+@pytest.mark.parametrize("rows_of_a_group", [3, 5000])
+def test_rows_are_read_from_any_one_on(tmp_path: Path, rows_of_a_group: int) -> None:
+    counts = [3000, 7, 12]
+    files = [write(tmp_path / f"{n}.parquet", range(count), rows_of_a_group) for n, count in enumerate(counts)]
+    found = parquet.lanes([*files[:2], f"file://{files[2]}"], lanes=2, columns=["number", "text"])
+    assert sorted(found.lengths) == [19, 3000]
+    long = found.lengths.index(3000)
+    for start in (0, 1, 2, 3, 1023, 1024, 1025, 2999):
+        rows = list(found.open(long, 0, start))
+        assert rows == [{"number": n, "text": f"text {n}"} for n in range(start, 3000)]
+    assert [row["number"] for row in found.open(1 - long, 0, 0)] == [*range(7), *range(12)]
+    assert [row["number"] for row in found.open(1 - long, 0, 6)] == [6, *range(12)]
