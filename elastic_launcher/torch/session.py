@@ -28,6 +28,7 @@ from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import StepTimer
+from elastic_launcher.torch.shard.model import named_parameters
 from elastic_launcher.torch.shard.node import NodeShards
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
@@ -171,7 +172,7 @@ class Session:
         if looked != self._looked or not same_objects(held, self._held):
             found: dict[int, torch.Tensor] = {}
             for model in self.models:
-                found.update((id(p), p) for p in model.parameters())
+                found.update((id(p), p) for _, p in named_parameters(model))
             found.update((id(p), p) for p in held)
             self._parameters, self._looked, self._held = list(found.values()), looked, held
         return self._parameters
@@ -310,7 +311,7 @@ class Session:
 
     def wants_stop(self) -> bool:
         """Returns whether this rank's script asked for the end, or that of a rank with which it shares its model."""
-        if self.any_on_node(self.stop_reason is not None):
+        if self.membership is not None and self.any_on_node(self.stop_reason is not None):
             self.stop_reason = self.stop_reason or "stopped by another rank of this node"
         return self.stop_reason is not None
 

@@ -215,7 +215,7 @@ class Reducer:
         """
         if weight == 0 and not slot.layout.parts:
             return
-        first = slot.weight == 0
+        first = not slot.pieces
         self.check_clear()
         if slot.call:
             self.passes.refuse(slot, first)

@@ -211,12 +211,7 @@ class Formations:
         point("form", order.generation)
         if self._number in order.members:
             try:
-                rank, world_size = order.members.index(self._number), len(order.members)
-                group = self._build_group(order, number, rank, world_size)
-                if self.shards > 1:
-                    node, part = divmod(rank, self.shards)
-                    name = f"{number}/part{part}"
-                    group.set_replicas(self._build_group(order, name, node, world_size // self.shards))
+                group = self._join(order)
                 if order.mode == "grow":
                     self._make_ready(number, Formation.from_order(order, group))
             except Exception as error:  # noqa: BLE001 - the others need not wait for this rank
@@ -232,6 +227,26 @@ class Formations:
             self.ready_since = time.monotonic()
             self.changed.notify_all()
         self._reports.put(Formed(number))
+
+    def _join(self, order: Form) -> Group:
+        """Builds the group of all members, and that of those with the same part of the model.
+
+        Raises:
+            GroupError: If they are no whole nodes, or one of them did not come.
+        """
+        rank, world_size = order.members.index(self._number), len(order.members)
+        node, part = divmod(rank, self.shards)
+        if world_size % self.shards:
+            raise GroupError(f"{world_size} ranks are no whole nodes of {self.shards}, which share one model")
+        group = self._build_group(order, order.formation, rank, world_size)
+        if self.shards > 1:
+            try:
+                replicas = self._build_group(order, f"{order.formation}/part{part}", node, world_size // self.shards)
+            except Exception:
+                group.cut()
+                raise
+            group.set_replicas(replicas)
+        return group
 
     def _build_group(self, order: Form, name: int | str, rank: int, world_size: int) -> Group:
         return build_group(order.store, name, rank, world_size, order.timeout, self._device, long_timeout=GROUP_SECONDS)

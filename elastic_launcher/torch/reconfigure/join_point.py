@@ -77,8 +77,8 @@ class JoinPoint:
             GroupError: If a peer was lost, or the formation was given up.
             MovedOn: If the job has gone on to another loop.
         """
-        assert formation.group is not None
-        group, state = formation.group.replicas, self._session.state
+        group, state = formation.group, self._session.state
+        assert group is not None
         joins, data = self._session.need_member().number in formation.joiners, self._first_data
         outline = b""
         if not joins and data is not None:

@@ -61,14 +61,14 @@ class Recovery:
             member.formations.give_up(membership.formation, error)
             self._resizer.admit({})
             return RecoveryPlan(NextAction.AGAIN, 0, takes=True)
-        if member.orders.drops_step and session.checkpoints is not None:
+        if session.checkpoints is not None and session.any_on_node(member.orders.drops_step):
             session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
         while True:
             formation = session.need_membership("a step").formation.number
             member.reports.put(StepFailed(formation, session.position.step, str(error)))
             try:
                 with session.pace.waiting(FORMING, meets=None):  # for peers, which may be frozen or stuck
-                    found = member.formations.wait_for(
+                    found = self._resizer.wait_for_formation(
                         lambda f: f.mode in AFTER_FAILURE and f.group is not None, self._expect
                     )
             except JobOver:

@@ -134,21 +134,41 @@ class Resizer:
         member.reports.put(messages.Warm(fingerprint, self.join_point.wait(bool(fingerprint))))
         while True:
             try:
-                formation = member.formations.wait_for(lambda f: member.number in f.members and f.group is not None)
+                formation = self.wait_for_formation(lambda f: member.number in f.members and f.group is not None)
                 try:
                     with self._session.agreed():
                         self.enter(formation)
                     return True
                 except GroupError as error:
-                    self.drop()
-                    self._session.membership = None
                     member.formations.check_over()
                     member.formations.give_up(formation, error)
+                    if self._session.membership is not None:  # this rank had entered, and another one of its node not
+                        self._session.membership = None
+                        self.drop()
             except MovedOn:
                 self._session.move_to(self.join_point.elsewhere)
                 return False
             except JobOver:
                 self._session.leave_job()
+
+    def wait_for_formation(
+        self, wanted: Callable[[Formation], bool], prepare: Callable[[Formation], None] = lambda formation: None
+    ) -> Formation:
+        """Waits until a formation of a wanted kind is complete; all ranks of a node that share a model take the same.
+
+        They may see one that is given up, and the next, at different moments. See `Formations.wait_for`.
+        """
+        shards, formations = self._session.shards, self._session.need_member().formations
+        found = formations.wait_for(wanted, prepare)
+        while shards is not None:
+            latest, same = shards.latest(found.number)
+            if same:
+                break
+            if found.number < latest:
+                assert found.group is not None
+                found.group.cut()
+                found = formations.wait_for(lambda one, least=latest: wanted(one) and one.number >= least, prepare)
+        return found
 
     def enter(self, formation: Formation, number: int | None = None) -> None:
         """Enters this rank's first generation, and takes the state that goes with it.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,11 +15,37 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from elastic_launcher.torch.shard.tensors import is_sharded
 
 HOW = "call fully_shard(model) without a mesh, after dist.init_process_group() and before job.prepare"
+_parts: WeakKeyDictionary[nn.Module, list[tuple[str, torch.Tensor]]] = WeakKeyDictionary()
 
 
 def is_sharded_model(model: nn.Module) -> bool:
     """Whether some of a model's parameters are sharded."""
-    return any(is_sharded(parameter) for parameter in model.parameters())
+    return any(is_sharded(parameter) for _, parameter in named_parameters(model))
+
+
+def named_parameters(
+    model: nn.Module, prefix: str = "", remove_duplicate: bool = True
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields a model's parameters by name, as its own method does.
+
+    Those of a sharded model are always the parts: while a pass runs, and after one without gradient, the model itself
+    has whole ones in their place, which `fully_shard` has gathered.
+    """
+    if model not in _parts:
+        yield from model.named_parameters(prefix, remove_duplicate=remove_duplicate)
+        return
+    seen: set[int] = set()
+    for name, part in _parts[model]:
+        if not (remove_duplicate and id(part) in seen):
+            seen.add(id(part))
+            yield f"{prefix}.{name}" if prefix else name, part
+
+
+def drop_gathered(models: Iterable[nn.Module]) -> None:
+    """Has the next pass of sharded models gather the parameters anew: other values are in the parts now."""
+    for model in models:
+        if model in _parts:
+            _reshard(model)
 
 
 def set_up(model: nn.Module) -> None:
@@ -32,6 +61,7 @@ def set_up(model: nn.Module) -> None:
             "the model has DTensor parameters and is not sharded by fully_shard as a whole; tensor parallelism is not "
             f"supported: {HOW}"
         )
+    _reshard(model)  # a pass may have run before
     if not hasattr(model, "set_force_sum_reduction_for_comms"):
         raise TypeError("sharded models need a newer torch, whose FSDPModule has set_force_sum_reduction_for_comms")
     nproc = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -44,6 +74,15 @@ def set_up(model: nn.Module) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # torch would multiply first, which gloo can't
+    _parts[model] = list(model.named_parameters(remove_duplicate=False))
+
+
+def _reshard(model: nn.Module) -> None:
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _check_mesh(path: str, parameter: Any, nproc: int) -> None:

@@ -21,6 +21,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 CPU = torch.device("cpu")
 TAG = 7201
 NODE_SECONDS = 300.0  # for all ranks of a node to come: each has built its part of the model before
+IDLE_SECONDS = 7 * 86400.0  # one rank may evaluate for hours while the others wait; the coordinator judges who is dead
 _OF_PEER = re.compile(r"gloo|nccl|broken pipe|connection (reset|closed|refused)", re.IGNORECASE)
 
 
@@ -52,13 +53,26 @@ class NodeShards:
         Raises:
             GroupError: If one of them was lost, and this process goes on all the same.
         """
-        found = torch.tensor([float(mine)])
+        return bool(self._largest([int(mine)])[0])
+
+    def latest(self, mine: int) -> tuple[int, bool]:
+        """Returns the largest of the numbers that the ranks of this node bring, and whether all bring the same.
+
+        Raises:
+            GroupError: As `any`.
+        """
+        largest, least = self._largest([mine, -mine])
+        return largest, largest == -least
+
+    def _largest(self, mine: list[int]) -> list[int]:
+        found = torch.tensor(mine)
         try:
             self._group.all_reduce(found, op="max").wait()
         except GroupError as error:
             self._on_loss(f"another rank of this node, with a part of the model, was lost ({error})")
             raise
-        return bool(found.item())
+        found_by_all: list[int] = found.tolist()
+        return found_by_all
 
     @property
     def local_rank(self) -> int:
@@ -111,4 +125,5 @@ def find_node(on_loss: Callable[[str], None]) -> NodeShards:
         GroupError: If they do not come.
     """
     store, rank, size = _get_default_store(), dist.get_rank(), dist.get_world_size()
-    return NodeShards(group_from_store(store, "elastic-launcher/node", rank, size, NODE_SECONDS, CPU), on_loss)
+    group = group_from_store(store, "elastic-launcher/node", rank, size, NODE_SECONDS, CPU, IDLE_SECONDS)
+    return NodeShards(group, on_loss)

@@ -22,13 +22,18 @@ from elastic_launcher.torch.shard.node import NodeShards
 Written = tuple[list[TensorEntry], list[FileEntry]]
 
 
-def write_when_asked(node: NodeShards, parts: Sequence[torch.Tensor]) -> None:
-    """Writes this rank's parts into the folder that the node's first rank names, unless that gives up."""
+def write_when_asked(node: NodeShards, parts: Sequence[torch.Tensor], lack: str = "") -> None:
+    """Writes this rank's parts into the folder that the node's first rank names, unless that gives up.
+
+    ``lack`` says why there are none to write; the first rank then saves nothing.
+    """
     with contextlib.suppress(GroupError):  # the node is lost, and its checkpoint with it
         folder = node.receive(0).decode()
         if not folder:
             return
         try:
+            if lack:
+                raise OSError(lack)
             named = {f"part{node.local_rank}.{number}": part for number, part in enumerate(parts)}
             entries, files = write_shards(Path(folder), named, f"part{node.local_rank}")
             answer = {"entries": list(map(asdict, entries)), "files": list(map(asdict, files))}

@@ -202,10 +202,15 @@ class Saver:
 
     def assist(self, state: TrainingState, node: NodeShards) -> None:
         """Copies this rank's parts as they are now, and writes them where the node's first rank saves them."""
-        captured = state.capture()
-        copies, order = self._memory.take(captured)
-        parts = [copies[order[number]] for number in state.parts(captured.header)]
-        self._start(lambda: write_when_asked(node, parts))
+        parts: list[torch.Tensor] = []
+        lack = ""
+        try:
+            captured = state.capture()
+            copies, order = self._memory.take(captured)
+            parts = [copies[order[number]] for number in state.parts(captured.header)]
+        except (RuntimeError, MemoryError) as error:  # for lack of memory for the copy
+            lack = str(error) or type(error).__name__
+        self._start(lambda: write_when_asked(node, parts, lack))
 
     def _start(self, run: Callable[[], None]) -> None:
         writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from elastic_launcher.torch.shard.tensors import local
 from elastic_launcher.torch.state.codec import decode, encode, match
 
 
@@ -49,7 +48,7 @@ def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
     are not directly in a parameter's state, are left out. Parameters' names are by identity.
     """
     return [
-        [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(local(value).shape)]
+        [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
         for key, values in list(optimizer.state.items())
         if isinstance(values, dict) and id(key) in names
         for name, value in list(values.items())
@@ -67,7 +66,7 @@ def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[s
         if parameter is None or name in optimizer.state[parameter]:
             continue
         kind = getattr(torch, dtype)
-        alike = list(local(parameter).shape) == shape  # optimizers make such state with the parameter's strides
+        alike = list(parameter.shape) == shape  # optimizers make such state with the parameter's strides
         memory = (
             torch.empty_like(parameter, dtype=kind)
             if alike

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from elastic_launcher.torch.shard.model import drop_gathered, named_parameters
 from elastic_launcher.torch.shard.tensors import is_sharded, local
 from elastic_launcher.torch.state.buffers import buffer_slots
 from elastic_launcher.torch.state.codec import decode, encode, match, part_numbers
@@ -224,7 +225,7 @@ class TrainingState:
         named = [
             (name, parameter)
             for number, model in enumerate(self.models)
-            for name, parameter in model.named_parameters(prefix=self._prefix(number), remove_duplicate=False)
+            for name, parameter in named_parameters(model, self._prefix(number), remove_duplicate=False)
         ]
         return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
 
@@ -272,6 +273,7 @@ class TrainingState:
         Raises:
             StateMismatch: If an object does not take the state of its like on another rank.
         """
+        drop_gathered(self.models)
         parameters = self._parameters()
         for buffer, received in zip(self._buffers().values(), tensors[len(parameters) :], strict=False):
             write_values(buffer.data, received)
@@ -341,7 +343,7 @@ class TrainingState:
 
     def _all_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for number, model in enumerate(self.models):
-            yield from model.named_parameters(self._prefix(number))
+            yield from named_parameters(model, self._prefix(number))
         for number, optimizer in enumerate(self.optimizers):
             for group_number, group in enumerate(optimizer.param_groups):
                 for place, parameter in enumerate(group["params"]):

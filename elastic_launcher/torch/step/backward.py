@@ -39,6 +39,12 @@ OF_NODE = (
     "ones. Lower max_batch_per_gpu"
 )
 
+NOT_FINITE = (
+    "the loss of a micro-batch that does not count is not finite. With a sharded model its backward pass runs all the "
+    "same, and would make the gradient of the whole node nan. Divide by at least 1 where a mean is over tokens, and "
+    "give job.backward their number as weight"
+)
+
 
 class Backward:
     """Ends the steps of one job in one process."""
@@ -226,7 +232,7 @@ class Backward:
                 group, operation, step, lambda wire: abstain(wire, group, signals, session.device, parts)
             )
             self._resizer.finish_sending()
-        self._accept(agreement, signals)
+            self._accept(agreement, signals)
 
     def _accumulate(
         self,
@@ -253,6 +259,8 @@ class Backward:
             return
         if counted == 0 and not self._resizer.joining:
             session.buffers.undo_micro_batch()
+            if not bool(loss.isfinite()):
+                raise ValueError(NOT_FINITE)
         slot = session.reducer.slot(call, only, owner)
         completes = micro.last and call >= session.position.calls
         expected = not sharded and completes and session.together.expects(self._operation(call, owner, slot))
@@ -302,7 +310,8 @@ class Backward:
             point("reduced", session.position.step)
             if session.device.type == "cuda":
                 torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
-        if not self._accept(agreement, signals):
+            accepted = self._accept(agreement, signals)
+        if not accepted:
             micro.dropped = True
             return
         session.reduced()

@@ -151,3 +151,16 @@ def test_what_another_rank_can_not_write_fails_the_save(tmp_path: Path) -> None:
         outcome.saver.wait()
     assert outcome.failed == [(21, "no space left")] and not find_newest(tmp_path).folder
     assert boxes[1].qsize() == 1  # it was asked once
+
+
+def test_a_rank_that_has_no_memory_for_its_copy_says_so(tmp_path: Path) -> None:
+    boxes: list[queue.Queue[bytes]] = [queue.Queue() for _ in range(WRITERS)]
+    outcome = Outcome(tmp_path)
+    with on_node(1, WRITERS):
+        other = build(0)
+        other.user["large"] = torch.zeros(1).expand(1 << 50)
+        outcome.saver.assist(other, Node(1, boxes))  # type: ignore[arg-type]
+    boxes[1].put(str(tmp_path).encode())
+    outcome.saver.wait()
+    assert "memory" in json.loads(boxes[0].get(timeout=30))["error"][0]
+    assert not list(tmp_path.glob("part*"))

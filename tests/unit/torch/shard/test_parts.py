@@ -17,8 +17,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from elastic_launcher.torch.gradients.buckets import make_layout
-from elastic_launcher.torch.shard.model import is_sharded_model, set_up
+from elastic_launcher.torch.gradients.reducer import Reducer
+from elastic_launcher.torch.shard.model import is_sharded_model, named_parameters, set_up
 from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 
 CPU = torch.device("cpu")
@@ -95,6 +97,106 @@ def test_a_joiner_gets_the_part_and_the_optimizers_state_of_it(rank: int) -> Non
     step(other, others)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(local(mine), local(theirs))
+
+
+def test_a_joiner_reserves_its_part_of_what_another_rank_describes() -> None:
+    wanted: Any = None
+    for number in range(RANKS):  # the description is of the first rank
+        dist.init_process_group("fake", store=FakeStore(), rank=number, world_size=RANKS)
+        model, optimizer = build()
+        if number == 0:
+            step(model, optimizer)
+            wanted = TrainingState([model], [optimizer]).outline()
+        else:
+            TrainingState([model], [optimizer]).reserve(json.loads(json.dumps(wanted)))
+            for parameter in model.parameters():
+                state = optimizer.state[parameter]["exp_avg"]
+                assert is_sharded(state) and local(state).shape == local(parameter).shape
+        dist.destroy_process_group()
+
+
+def test_parts_travel_also_while_a_pass_has_gathered_the_whole(rank: int) -> None:
+    (model, optimizer), (other, others) = build(), build(seed=1)
+    step(model, optimizer)
+    for one in (model, other):
+        set_up(one)
+    state, joiner = TrainingState([model], [optimizer]), TrainingState([other], [others])
+    parts, names = list(model.parameters()), [name for name, _ in model.named_parameters()]
+    model.unshard()  # type: ignore[operator]
+    other.unshard()  # type: ignore[operator]
+    assert not any(map(is_sharded, model.parameters())) and is_sharded_model(model)
+    assert [name for name, _ in named_parameters(model)] == names
+    assert all(one is part for (_, one), part in zip(named_parameters(model), parts, strict=True))
+    captured = state.capture()
+    header = json.loads(json.dumps(captured.header))
+    targets = joiner.targets(header)
+    for target, tensor in zip(targets, captured.tensors, strict=True):
+        target.copy_(tensor)
+    joiner.finish(header, targets)
+    for part, theirs in zip(parts, other.parameters(), strict=True):
+        assert is_sharded(theirs) and torch.equal(local(theirs), local(part))  # the next pass gathers what has come
+
+
+def test_names_of_tied_weights_are_kept(rank: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    fully_shard(model)
+    set_up(model)
+    assert [name for name, _ in named_parameters(model, "m")] == ["m.0.weight", "m.0.bias", "m.1.bias"]
+    assert [name for name, _ in named_parameters(model, remove_duplicate=False)] == [
+        *("0.weight", "0.bias", "1.weight", "1.bias")
+    ]
+    assert TrainingState([model]).aliases() == {"1.weight": "0.weight"}
+
+
+def test_micro_batches_without_samples_keep_what_the_other_ranks_of_the_node_added(rank: int) -> None:
+    model, _ = build()
+    parameters = list(model.parameters())
+    reducer = Reducer(lambda: parameters, ModelBuffers(), CPU)
+
+    def loss(gradients: dict[int, float]) -> torch.Tensor:
+        """A loss whose backward pass leaves these on the parameters, as sums over the node."""
+
+        def give(_: torch.Tensor) -> None:
+            for number, value in gradients.items():
+                parameter = parameters[number]
+                if parameter.grad is None:
+                    parameter.grad = as_shard(parameter, torch.full_like(local(parameter).detach(), value))
+                else:
+                    local(parameter.grad).add_(value)
+
+        start = torch.ones((), dtype=torch.float64, requires_grad=True)
+        end = start * 1
+        end.register_hook(give)
+        return end
+
+    reducer.begin_step()
+    slot = reducer.slot(0, None, -1)
+    for gradients in ({0: 1.0, 1: 2.0}, {0: 4.0}):
+        given = loss(gradients)
+        reducer.accumulate(slot, given, scale=0.0, weight=0.0, logged=given, samples=0, group=None)
+    assert slot.used == [True, True, False, False] and slot.weight == 0
+    found = {index: view for one in slot.layout.parts for index, view in zip(one.indices, one.views, strict=True)}
+    assert [set(found[index].reshape(-1).tolist()) - {0.0} for index in (0, 1)] == [{5.0}, {2.0}]
+
+
+def test_the_passes_of_a_node_that_joins_leave_nothing(rank: int) -> None:
+    model, _ = build()
+    parameters = list(model.parameters())
+    reducer = Reducer(lambda: parameters, ModelBuffers(), CPU)
+
+    def give(_: torch.Tensor) -> None:
+        for parameter in parameters:
+            parameter.grad = as_shard(parameter, torch.full_like(local(parameter).detach(), float("nan")))
+
+    start = torch.ones((), dtype=torch.float64, requires_grad=True)
+    end = start * 1
+    end.register_hook(give)
+    reducer.begin_step()
+    slot = reducer.slot(0, None, -1)
+    reducer.accumulate(slot, end, scale=0.0, weight=0.0, logged=end, samples=0, group=None, counts=False)
+    assert not any(slot.used) and all(parameter.grad is None for parameter in parameters)
+    assert all(not bucket.flat.any() for bucket in slot.layout.parts)
 
 
 def test_a_part_of_another_division_is_refused_by_name(rank: int) -> None:
