@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from elastic_launcher.config import ExitCode
 from tests.support.launches import Launcher, assert_no_process, launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
@@ -116,7 +117,7 @@ def test_a_checkpoint_loads_on_nodes_of_another_size(before: int, after: int, tm
     with launched("--nodes", "2:2", "--nproc-per-node", str(before), *script, cwd=tmp_path) as job:
         formed(job, 2 * before, 0)
         job.process.send_signal(signal.SIGTERM)
-        assert job.wait(LONG) != 0
+        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
     saved = job.events.of("checkpoint_saved")[-1]["step"]
     with launched("--nodes", "1:1", "--nproc-per-node", str(after), *script, cwd=tmp_path) as job:
         job.events.wait("progress", lambda event: event["step"] > saved + 5, LONG)

@@ -92,10 +92,19 @@ def match(skeleton: Any, own: Any) -> dict[int, torch.Tensor]:
 
 def part_numbers(skeleton: Any) -> Iterator[int]:
     """Yields the numbers of the tensors in an encoded value that are parts of sharded ones."""
-    if isinstance(skeleton, list):
-        if len(skeleton) == 2 and skeleton[0] == "part" and isinstance(skeleton[1], int):
-            yield skeleton[1]
-        for item in skeleton:
+    if not isinstance(skeleton, list):
+        return
+    tag, *rest = skeleton
+    if tag == "part":
+        yield rest[0]
+    elif tag in ("list", "tuple"):
+        for item in rest:
+            yield from part_numbers(item)
+    elif tag == "deque":
+        for item in rest[1:]:
+            yield from part_numbers(item)
+    elif tag in DICT_TAGS:
+        for _, item in rest[0]:
             yield from part_numbers(item)
 
 

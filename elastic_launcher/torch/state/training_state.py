@@ -160,7 +160,11 @@ class TrainingState:
             raise TypeError(f"{name!r} ({type(obj).__name__}) has no {' and no '.join(missing)}")
         if name in self.registered:
             raise ValueError(f"{name!r} is registered already")
-        decode(*encode(obj.state_dict(), name))  # which refuses a part of a sharded model
+        for _ in part_numbers(encode(obj.state_dict(), name)[0]):
+            raise TypeError(
+                f"{name!r} has sharded tensors: a sharded tensor is carried only as a parameter, and in an optimizer's "
+                "state of one; register an object with tensors of its own"
+            )
         self.registered[name] = obj
 
     def capture(self, tracked: Mapping[str, torch.Tensor] | None = None) -> Captured:

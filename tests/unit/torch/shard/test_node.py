@@ -138,9 +138,9 @@ def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
     def play(group: ThreadGroup) -> str:
         nodes.turn = group._exchange.turn
         job = thread_job(group, 4, 2)
-        job._session.shards = node_of(ThreadGroup(nodes, group.rank))
         model = nn.Linear(1, 1)
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        job._session.shards = node_of(ThreadGroup(nodes, group.rank))
 
         def accept(*_: Any) -> bool:
             raise GroupError("formation 3 was given up")
@@ -161,9 +161,9 @@ def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
 def test_a_loss_that_does_not_count_is_refused_where_it_would_spoil_the_gradient_of_the_node() -> None:
     def play(group: ThreadGroup) -> None:
         job = thread_job(group, 4, 2)
-        job._session.shards = node_of(group)
         model = nn.Linear(1, 1)
         model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        job._session.shards = node_of(group)
         for x in job.dataloader(TensorDataset(torch.ones(4, 1))):
             job.backward(model(x[0]).sum() * float("nan"), weight=0)
             optimizer.step()

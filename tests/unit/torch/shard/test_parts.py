@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,10 +23,26 @@ from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.shard.model import is_sharded_model, named_parameters, set_up
 from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local
 from elastic_launcher.torch.state.buffers import ModelBuffers
+from elastic_launcher.torch.state.codec import encode, part_numbers
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 
 CPU = torch.device("cpu")
 RANKS = 2
+
+
+@dataclass
+class Holds:
+    """Something that a script registers."""
+
+    state: dict[str, Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what it holds."""
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes it."""
+        self.state = state
 
 
 @pytest.fixture(params=[0, 1], ids=["first", "last"])
@@ -211,6 +229,14 @@ def test_what_is_registered_travels_whole_or_not_at_all(rank: int) -> None:
     model, _ = build()
     with pytest.raises(TypeError, match="a sharded tensor is carried only as a parameter"):
         TrainingState().register("average", model)
+
+
+def test_only_sharded_tensors_are_parts(rank: int) -> None:
+    weight = build()[0][0].weight
+    value = {"part": 3, "list": ["part", 1], "inner": {"a": weight}, "pair": (weight, 2), "deque": deque([weight, 5])}
+    skeleton, tensors = encode(value, "value")
+    assert list(part_numbers(skeleton)) == [0, 1, 2] and len(tensors) == 3
+    TrainingState().register("numbers", Holds({"part": 3}))  # a name of the script's own
 
 
 def test_a_model_over_all_ranks_of_the_node_is_taken(rank: int) -> None:
