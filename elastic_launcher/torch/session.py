@@ -28,7 +28,7 @@ from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import StepTimer
-from elastic_launcher.torch.shard.model import named_parameters
+from elastic_launcher.torch.shard.model import parameters
 from elastic_launcher.torch.shard.node import NodeShards
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
@@ -172,7 +172,7 @@ class Session:
         if looked != self._looked or not same_objects(held, self._held):
             found: dict[int, torch.Tensor] = {}
             for model in self.models:
-                found.update((id(p), p) for _, p in named_parameters(model))
+                found.update((id(p), p) for p in parameters(model))
             found.update((id(p), p) for p in held)
             self._parameters, self._looked, self._held = list(found.values()), looked, held
         return self._parameters

@@ -20,7 +20,12 @@ _parts: WeakKeyDictionary[nn.Module, list[tuple[str, torch.Tensor]]] = WeakKeyDi
 
 def is_sharded_model(model: nn.Module) -> bool:
     """Whether some of a model's parameters are sharded."""
-    return any(is_sharded(parameter) for _, parameter in named_parameters(model))
+    return any(map(is_sharded, parameters(model)))
+
+
+def parameters(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Yields a model's parameters, each once, as its own method does; see `named_parameters`."""
+    yield from (part for _, part in named_parameters(model)) if model in _parts else model.parameters()
 
 
 def named_parameters(
@@ -32,7 +37,8 @@ def named_parameters(
     has whole ones in their place, which `fully_shard` has gathered.
     """
     if model not in _parts:
-        yield from model.named_parameters(prefix, remove_duplicate=remove_duplicate)
+        named = model.named_parameters  # which a model may have of its own
+        yield from named(prefix) if remove_duplicate else named(prefix, remove_duplicate=False)
         return
     seen: set[int] = set()
     for name, part in _parts[model]:

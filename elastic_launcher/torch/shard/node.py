@@ -61,18 +61,18 @@ class NodeShards:
         Raises:
             GroupError: As `any`.
         """
-        largest, least = self._largest([mine, -mine])
-        return largest, largest == -least
+        largest, smallest_negated = self._largest([mine, -mine])
+        return largest, largest == -smallest_negated
 
     def _largest(self, mine: list[int]) -> list[int]:
-        found = torch.tensor(mine)
+        numbers = torch.tensor(mine)
         try:
-            self._group.all_reduce(found, op="max").wait()
+            self._group.all_reduce(numbers, op="max").wait()
         except GroupError as error:
             self._on_loss(f"another rank of this node, with a part of the model, was lost ({error})")
             raise
-        found_by_all: list[int] = found.tolist()
-        return found_by_all
+        largest: list[int] = numbers.tolist()
+        return largest
 
     @property
     def local_rank(self) -> int:
