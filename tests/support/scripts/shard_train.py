@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import elastic_launcher.torch as elastic
 
@@ -33,6 +34,7 @@ class Options:
         epochs: Passes over the data; the training ends before them where ``stop`` is there.
         pace: Seconds that each micro-batch takes at least.
         clip: The largest norm of the gradient.
+        recompute: Whether a block's activations are made again in the backward pass.
     """
 
     folder: str
@@ -42,19 +44,24 @@ class Options:
     epochs: int = 10_000
     pace: float = 0.0
     clip: float = 0.5
+    recompute: bool = False
 
 
 class Block(nn.Module):
     """Attention and a layer of neurons; its widths are odd, so that parts of the model have different sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, recompute: bool) -> None:
         super().__init__()
+        self.recompute = recompute
         self.norm = nn.LayerNorm(WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.widen, self.narrow = nn.Linear(WIDTH, 33), nn.Linear(33, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the block's output."""
+        return checkpoint(self._work, x, use_reentrant=False) if self.recompute else self._work(x)
+
+    def _work(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm(x)
         x = x + self.attention(y, y, y, need_weights=False)[0]
         return x + self.narrow(torch.tanh(self.widen(x)))
@@ -63,10 +70,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Predicts each token from the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, recompute: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block(recompute) for _ in range(2))
         self.head = nn.Linear(WIDTH, TOKENS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -94,10 +101,10 @@ class Texts(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self.tokens[index], self.wanted[index]
 
 
-def model_as_built() -> Transformer:
+def model_as_built(recompute: bool = False) -> Transformer:
     """Returns the model before its first step."""
     torch.manual_seed(SEED)
-    return Transformer().double()
+    return Transformer(recompute).double()
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -121,7 +128,7 @@ def main() -> None:
     folder = Path(options.folder)
     dist.init_process_group("gloo")  # the ranks of this node
     job = elastic.init(options.batch, options.micro)
-    model = model_as_built()
+    model = model_as_built(options.recompute)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)

@@ -145,6 +145,10 @@ def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
         def accept(*_: Any) -> bool:
             raise GroupError("formation 3 was given up")
 
+        def recover(error: Exception, at: At) -> Any:
+            raise error
+
+        monkeypatch.setattr(job._engine.recovery, "recover", recover)
         if group.rank == 1:
             monkeypatch.setattr(job._engine._backward, "_accept", accept)
         try:
