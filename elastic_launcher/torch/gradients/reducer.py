@@ -234,9 +234,9 @@ class Reducer:
             parameter.grad = None
         if not first and exact:
             for bucket in layout.buckets:
-                for index, parameter, grad in zip(bucket.indices, bucket.parameters, bucket.grads, strict=True):
+                for index, parameter, place in zip(bucket.indices, bucket.parameters, bucket.grads, strict=True):
                     if slot.used[index]:
-                        parameter.grad = grad
+                        parameter.grad = place
         factor = 1.0 if exact else scale
         for bucket in layout.buckets:
             bucket.launched = bucket.complete = False

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from elastic_launcher.control import messages
@@ -167,7 +168,7 @@ class Resizer:
             if found.number < latest:
                 assert found.group is not None
                 found.group.cut()
-                found = formations.wait_for(lambda one, least=latest: wanted(one) and one.number >= least, prepare)
+                found = formations.wait_for(partial(_is_from, latest, wanted), prepare)
         return found
 
     def enter(self, formation: Formation, number: int | None = None) -> None:
@@ -339,3 +340,7 @@ class Resizer:
         """Returns where the training stands here."""
         at, sums = self._session.position, self._session.sums.lasting()
         return Introduction(os.getpid(), at.step, at.epoch, at.samples, phase=at.phase, sums=sums)
+
+
+def _is_from(first: int, wanted: Callable[[Formation], bool], formation: Formation) -> bool:
+    return formation.number >= first and wanted(formation)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,10 @@ def write_when_asked(node: NodeShards, parts: Sequence[torch.Tensor], lack: str 
                 raise OSError(lack)
             named = {f"part{node.local_rank}.{number}": part for number, part in enumerate(parts)}
             entries, files = write_shards(Path(folder), named, f"part{node.local_rank}")
-            answer = {"entries": list(map(asdict, entries)), "files": list(map(asdict, files))}
+            answer: dict[str, list[Any]] = {
+                "entries": list(map(asdict, entries)),
+                "files": list(map(asdict, files)),
+            }
         except OSError as error:
             answer = {"error": [str(error)]}
         node.send(json.dumps(answer).encode(), 0)
