@@ -226,12 +226,13 @@ class Backward:
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
         operation = Operation(STOP if stop else BREAK)
-        with session.pace.waiting(operation.words(step), meets=BACKWARD), session.agreed():
-            parts = session.reducer.parts
-            agreement = session.together.leave(
-                group, operation, step, lambda wire: abstain(wire, group, signals, session.device, parts)
-            )
-            self._resizer.finish_sending()
+        parts = session.reducer.parts
+        with session.agreed():
+            with session.pace.waiting(operation.words(step), meets=BACKWARD):
+                agreement = session.together.leave(
+                    group, operation, step, lambda wire: abstain(wire, group, signals, session.device, parts)
+                )
+                self._resizer.finish_sending()
             self._accept(agreement, signals)
 
     def _accumulate(
