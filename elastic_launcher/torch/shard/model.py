@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from elastic_launcher.torch.shard.tensors import is_sharded
 
-HOW = "call fully_shard(model) without a mesh, after dist.init_process_group() and before job.prepare"
+HOW = "call fully_shard(model) without a mesh, after elastic.init_node_group() and before job.prepare"
 _parts: WeakKeyDictionary[nn.Module, list[tuple[str, torch.Tensor]]] = WeakKeyDictionary()
 
 

@@ -8,13 +8,17 @@ as broken on all.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.distributed_c10d import _get_default_store
 
+from elastic_launcher import variables
 from elastic_launcher.torch.collectives.group import Group, group_from_store
 from elastic_launcher.torch.collectives.work import GroupError
 
@@ -118,12 +122,39 @@ class NodeShards:
             raise error or GroupError("another rank of this node has lost a peer")
 
 
+def init_node_group(backend: str) -> None:
+    """Makes torch's default process group of the ranks of this node, over which `fully_shard` divides a model.
+
+    All nodes of a job have one c10d store: `torch.distributed.init_process_group` would mix them up. Under plain
+    torchrun, where there is one node, it is that.
+
+    Args:
+        backend: As torch has it: ``nccl`` or ``gloo``.
+    """
+    node = os.environ.get(variables.NODE)
+    if node is None:
+        dist.init_process_group(backend)
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=NODE_SECONDS))
+    rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    dist.init_process_group(
+        backend, store=PrefixStore(f"elastic-launcher/node/{node}", store), rank=rank, world_size=size
+    )
+
+
 def find_node(on_loss: Callable[[str], None]) -> NodeShards:
     """Finds the other ranks of this node, in the store of its default process group; they all call it.
 
     Raises:
         GroupError: If they do not come.
+        TypeError: If they are of different nodes.
     """
     store, rank, size = _get_default_store(), dist.get_rank(), dist.get_world_size()
     group = group_from_store(store, "elastic-launcher/node", rank, size, NODE_SECONDS, CPU, IDLE_SECONDS)
+    if len(set(group.all_gather_bytes(os.environ.get(variables.NODE, "").encode()))) > 1:
+        raise TypeError(
+            "torch's default process group has ranks of different nodes; make it by elastic.init_node_group(backend) "
+            "in the place of dist.init_process_group"
+        )
     return NodeShards(group, on_loss)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
@@ -126,7 +125,7 @@ def main() -> None:
     """Trains."""
     options = Options(**json.loads(sys.argv[1]))
     folder = Path(options.folder)
-    dist.init_process_group("gloo")  # the ranks of this node
+    elastic.init_node_group("gloo")
     job = elastic.init(options.batch, options.micro)
     model = model_as_built(options.recompute)
     for block in model.blocks:

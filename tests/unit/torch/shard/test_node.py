@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed import TCPStore
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.collectives.group import Group
@@ -17,7 +18,7 @@ from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.membership.reconcile import At
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
-from elastic_launcher.torch.shard.node import NodeShards
+from elastic_launcher.torch.shard.node import NodeShards, init_node_group
 from tests.support.thread_group import Exchange, ThreadGroup, run_ranks, thread_job
 
 RANKS = 2
@@ -217,3 +218,22 @@ def test_a_formation_of_a_part_of_a_node_fails() -> None:
     order: Any = SimpleNamespace(members=(1, 2, 3), formation=4)
     with pytest.raises(GroupError, match="3 ranks are no whole nodes of 2"):
         formations._join(order)
+
+
+def test_the_nodes_of_a_job_have_groups_of_their_own_in_its_one_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    def take(backend: str, *, store: Any, rank: int, world_size: int) -> None:
+        store.set("key", f"of rank {rank}")
+        made.append((backend, rank, world_size))
+
+    job = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(torch.distributed, "init_process_group", take)
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job.port), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for node in ("2", "3"):
+        for name, value in (variables | {"ELASTIC_NODE": node, "RANK": "5", "WORLD_SIZE": "6"}).items():
+            monkeypatch.setenv(name, value)
+        init_node_group("gloo")
+    assert made == [("gloo", 1, 2)] * 2
+    assert [job.get(f"elastic-launcher/node/{node}/key") for node in (2, 3)] == [b"of rank 1"] * 2
+    assert not job.check(["key"])
