@@ -17,6 +17,7 @@ from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.control.messages import PhaseStarted, Report
 from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.data.training_data import TrainingData
@@ -303,11 +304,17 @@ class Session:
                 "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
             ) from None
 
-    def agreed(self) -> AbstractContextManager[None]:
+    def agreed(self, group: Group | None = None) -> AbstractContextManager[None]:
         """Returns a context for what this rank does with other nodes: it ends the same on all ranks of its node, where
-        they share one model.
+        they share one model. The group, by default that of its membership, is cut where it breaks.
         """
-        return nullcontext() if self.shards is None else self.shards.agreed()
+        return nullcontext() if self.shards is None else self.shards.agreed(lambda: self._cut(group))
+
+    def _cut(self, group: Group | None) -> None:
+        if group is None and self.membership is not None:
+            group = self.membership.group
+        if group is not None:
+            group.cut()
 
     def wants_stop(self) -> bool:
         """Returns whether this rank's script asked for the end, or that of a rank with which it shares its model."""

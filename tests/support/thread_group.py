@@ -109,6 +109,9 @@ class ThreadGroup:
     def check(self) -> None:
         """Does nothing: it is never cut."""
 
+    def cut(self) -> None:
+        """Does nothing: its operations end by themselves."""
+
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Gives every rank what each rank brought."""
         self._number += 1

@@ -137,7 +137,7 @@ class Resizer:
             try:
                 formation = self.wait_for_formation(lambda f: member.number in f.members and f.group is not None)
                 try:
-                    with self._session.agreed():
+                    with self._session.agreed(formation.group):
                         self.enter(formation)
                     return True
                 except GroupError as error:

@@ -107,8 +107,11 @@ class NodeShards:
         return data.numpy().tobytes()
 
     @contextlib.contextmanager
-    def agreed(self) -> Iterator[None]:
+    def agreed(self, cut: Callable[[], None]) -> Iterator[None]:
         """Lets what is done with other nodes within end well on all ranks of this node or on none.
+
+        ``cut`` ends what was broken for all that wait in it: also the other ranks of this node, for which this one is
+        about to wait.
 
         Raises:
             GroupError: If a peer was lost for one of them.
@@ -118,6 +121,7 @@ class NodeShards:
             yield
         except GroupError as lost:
             error = lost
+            cut()
         if self.any(error is not None):
             raise error or GroupError("another rank of this node has lost a peer")
 
