@@ -1,6 +1,7 @@
 """Trains a small transformer that is sharded within each node, until a file ``stop`` is there.
 
-Rank 0 writes each step's loss and gradient norm, and in the end the whole model. Arguments: JSON, see `Options`.
+Rank 0 writes each step's loss and gradient norm, and in the end the whole model. A step that it has taken from another
+node has a gradient of zeros here. Arguments: JSON, see `Options`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -34,6 +35,8 @@ class Options:
         pace: Seconds that each micro-batch takes at least.
         clip: The largest norm of the gradient.
         recompute: Whether a block's activations are made again in the backward pass.
+        compiled: Whether each block is compiled.
+        mixed: Whether it computes in bfloat16 and keeps float32; everything is float64 otherwise.
     """
 
     folder: str
@@ -44,6 +47,8 @@ class Options:
     pace: float = 0.0
     clip: float = 0.5
     recompute: bool = False
+    compiled: bool = False
+    mixed: bool = False
 
 
 class Block(nn.Module):
@@ -100,10 +105,20 @@ class Texts(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self.tokens[index], self.wanted[index]
 
 
-def model_as_built(recompute: bool = False) -> Transformer:
+def model_as_built(mixed: bool = False, recompute: bool = False) -> Transformer:
     """Returns the model before its first step."""
     torch.manual_seed(SEED)
-    return Transformer(recompute).double()
+    model = Transformer(recompute)
+    return model if mixed else model.double()
+
+
+def shard(model: Transformer, mixed: bool) -> None:
+    """Shards each block, and the rest."""
+    policy = MixedPrecisionPolicy()
+    if mixed:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for module in (*model.blocks, model):
+        fully_shard(module, mp_policy=policy)
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -113,7 +128,9 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 def loss_of(model: nn.Module, tokens: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Returns the mean loss over the tokens that count, and how many these are."""
-    return functional.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten()), int((wanted >= 0).sum())
+    scores = model(tokens)
+    scores = scores.float() if scores.dtype == torch.bfloat16 else scores
+    return functional.cross_entropy(scores.flatten(0, 1), wanted.flatten()), int((wanted >= 0).sum())
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -127,10 +144,10 @@ def main() -> None:
     folder = Path(options.folder)
     elastic.init_node_group("gloo")
     job = elastic.init(options.batch, options.micro)
-    model = model_as_built(options.recompute)
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    model = model_as_built(options.mixed, options.recompute)
+    for block in model.blocks if options.compiled else ():
+        block.compile()
+    shard(model, options.mixed)
     model, optimizer = job.prepare(model, optimizer_of(model))
     loader = job.dataloader(Texts(options.samples), shuffle=True, seed=SEED)
     for _ in job.epochs(options.epochs):
@@ -144,7 +161,7 @@ def main() -> None:
             if job.sync_gradients:
                 norm = whole(norm)
                 if job.is_main:
-                    row = {"step": job.step, "loss": job.loss, "norm": norm.item(), "world_size": job.world_size}
+                    row = {"step": job.step, "loss": job.loss, "norm": norm.item()}
                     with open(folder / f"{os.getpid()}.jsonl", "a") as file:
                         file.write(json.dumps(row) + "\n")
                 if (folder / "stop").exists():
