@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +15,14 @@ from tests.support.launches import Launcher, assert_no_process, launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
 from tests.support.scripts.shard_memory import MODEL_BYTES
-from tests.support.scripts.shard_train import SEED, Options, Texts, loss_of, model_as_built, optimizer_of
+from tests.support.scripts.shard_train import SEED, Options, Texts, Transformer, loss_of, model_as_built, optimizer_of
 from tests.support.step_indices import step_indices
 
 SCRIPT = SCRIPTS / "shard_train.py"
 
 
-def train_plain(options: Options, steps: int) -> tuple[dict[str, torch.Tensor], list[float], list[float]]:
-    """Returns the weights after so many steps of plain torch, and each step's loss and gradient norm."""
+def train_plain(options: Options, steps: int) -> tuple[Transformer, list[float], list[float]]:
+    """Returns the model after so many steps of plain torch, and each step's loss and gradient norm."""
     model = model_as_built(options.mixed)
     optimizer, texts = optimizer_of(model), Texts(options.samples)
     a_pass = -(-options.samples // options.batch)
@@ -37,29 +36,34 @@ def train_plain(options: Options, steps: int) -> tuple[dict[str, torch.Tensor], 
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip).item())
         losses.append(loss.item())
         optimizer.step()
-    return model.state_dict(), losses, norms
+    return model, losses, norms
 
 
 def assert_plain_training(options: Options, job: Launcher) -> int:
     """Fails unless what has been trained is what plain torch trains; returns the number of steps."""
     folder = Path(options.folder)
     end = torch.load(folder / "end.pt", weights_only=True)
-    weights, losses, norms = train_plain(options, end["steps"])
+    steps: int = end["steps"]
+    plain, losses, norms = train_plain(options, steps)
     close = {"rel": 0.02, "abs": 0.02} if options.mixed else {"rel": 1e-10, "abs": 1e-11}
-    rows: dict[int, dict[str, Any]] = {}
+    begun = {event["first_step"] for event in job.events.of("generation_formed")}
+    computed = set()
     for file in folder.glob("*.jsonl"):
-        rows.update({row["step"] - 1: row for row in map(json.loads, file.read_text().splitlines())})
-    assert sorted(rows) == list(range(end["steps"]))
-    assert [rows[step]["loss"] for step in sorted(rows)] == pytest.approx(losses, **close)
-    taken = {step for step in rows if rows[step]["norm"] == 0}  # from another node, with gradients of zeros
-    assert taken <= {event["first_step"] - 1 for event in job.events.of("generation_formed")}
-    assert [rows[step]["norm"] for step in sorted(rows) if step not in taken] == pytest.approx(
-        [norm for step, norm in enumerate(norms) if step not in taken], **close
+        for row in map(json.loads, file.read_text().splitlines()):
+            assert row["loss"] == pytest.approx(losses[row["step"] - 1], **close)
+            if row["norm"] or row["step"] not in begun:  # only a step that broke can have been taken from another node
+                assert row["norm"] == pytest.approx(norms[row["step"] - 1], **close)
+                computed.add(row["step"])
+    assert computed == set(range(1, steps + 1))
+    for name, tensor in plain.state_dict().items():
+        assert end["model"][name].numpy() == pytest.approx(tensor.numpy(), **close), name
+    scores = plain(Texts(options.samples).tokens).detach()
+    assert end["scores"].double().numpy() == pytest.approx(
+        scores.flatten(1).numpy(), **{**close, "abs": close["abs"] * 5}
     )
-    for name, plain in weights.items():
-        assert end["model"][name].numpy() == pytest.approx(plain.numpy(), **close), name
+    assert end["sums"] == pytest.approx({"squares": scores.square().sum().item(), "count": options.samples}, **close)
     assert_no_process(job.work_dir)
-    return int(end["steps"])
+    return steps
 
 
 def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_loss(tmp_path: Path) -> None:
@@ -70,7 +74,8 @@ def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_loss(tmp_path
         formed(job, 2, 0)
         allow(hints, 4)
         last = formed(job, 4, 1)
-        os.kill(last["members"][-1]["pid"], signal.SIGKILL)
+        pids = {member["member"]: member["pid"] for node in job.status()["nodes"] for member in node["members"]}
+        os.kill(pids[last["members"][-1]["member"]], signal.SIGKILL)
         last = formed(job, 2, last["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
@@ -112,6 +117,20 @@ def test_a_node_stays_whole_or_goes_whole(faults: str, tmp_path: Path) -> None:
     ) as job:
         assert job.wait(LONG) == 0, job.stderr
     assert job.events.of("node_lost") or job.events.of("step_redone") or "break" in faults
+    assert assert_plain_training(options, job) == 30
+
+
+@pytest.mark.thorough
+def test_where_no_node_is_left_the_next_one_takes_the_last_checkpoint(tmp_path: Path) -> None:
+    options = Options(str(tmp_path), epochs=6)
+    with launched(
+        *("--nodes", "1:1", "--nproc-per-node", "2", "--checkpoint-every", "5 steps"),
+        *("--", SCRIPT, json.dumps(vars(options))),
+        cwd=tmp_path,
+        environment={"ELASTIC_FAULT": "reduction@12:2"},
+    ) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert 0 < job.events.of("generation_formed")[1]["first_step"] <= 12
     assert assert_plain_training(options, job) == 30
 
 
@@ -168,9 +187,9 @@ def test_a_rank_never_has_as_much_memory_as_the_whole_model(tmp_path: Path) -> N
     allow(hints, 4)
     arguments = ("--nodes", "1:2", "--nproc-per-node", "4", "--hints", hints, "--", SCRIPTS / "shard_memory.py")
     with launched(*arguments, tmp_path, cwd=tmp_path) as job:
-        formed(job, 4, 0)
+        formed(job, 4, 0, 3 * LONG)
         allow(hints, 8)
-        formed(job, 8, 1)
+        formed(job, 8, 1, 3 * LONG)
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     grown = [int(file.read_text()) for file in tmp_path.glob("rank-*")]

@@ -1,7 +1,7 @@
 """Trains a small transformer that is sharded within each node, until a file ``stop`` is there.
 
-Rank 0 writes each step's loss and gradient norm, and in the end the whole model. A step that it has taken from another
-node has a gradient of zeros here. Arguments: JSON, see `Options`.
+The first rank of each node writes each step's loss and gradient norm, 0 for a step that it has taken from another node.
+In the end rank 0 writes the whole model, and sums over the data. Arguments: JSON, see `Options`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def main() -> None:
     job = elastic.init(options.batch, options.micro)
     model = model_as_built(options.mixed, options.recompute)
     for block in model.blocks if options.compiled else ():
-        block.compile()
+        block.compile(backend="aot_eager")  # as traced, without generated code, which takes minutes to make
     shard(model, options.mixed)
     model, optimizer = job.prepare(model, optimizer_of(model))
     loader = job.dataloader(Texts(options.samples), shuffle=True, seed=SEED)
@@ -160,15 +160,19 @@ def main() -> None:
             time.sleep(options.pace)
             if job.sync_gradients:
                 norm = whole(norm)
-                if job.is_main:
+                if job.local_rank == 0:
                     row = {"step": job.step, "loss": job.loss, "norm": norm.item()}
                     with open(folder / f"{os.getpid()}.jsonl", "a") as file:
                         file.write(json.dumps(row) + "\n")
                 if (folder / "stop").exists():
                     job.stop()
-    found = {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
+    ordered = job.dataloader(Texts(options.samples))
+    sums = job.evaluate(lambda tokens, wanted: {"squares": model(tokens).square().sum()}, ordered)
+    scores = job.gather(lambda tokens, wanted: model(tokens).flatten(1), ordered)
+    found = {name: whole(tensor) for name, tensor in model.state_dict().items()}
     if job.is_main:
-        torch.save({"steps": job.step, "model": found}, folder / "end.pt")
+        end = {"steps": job.step, "model": found, "sums": sums, "scores": scores}
+        torch.save(end, folder / "end.pt")
 
 
 if __name__ == "__main__":
