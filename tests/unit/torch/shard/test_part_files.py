@@ -22,7 +22,7 @@ from elastic_launcher.torch.shard.part_files import write_when_asked
 from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local, rows_of
 from elastic_launcher.torch.state.checkpoint_writer import load
 from elastic_launcher.torch.state.export import gather
-from elastic_launcher.torch.state.training_state import TrainingState
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.support.checkpoints import JOB
 from tests.support.training_states import POSITION, Outcome
 
@@ -46,8 +46,10 @@ class Node:
 def on_node(rank: int, size: int) -> Iterator[None]:
     """This process as a rank of a node of so many."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    yield
-    dist.destroy_process_group()
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def build(seed: int, sharded: bool = True) -> TrainingState:
@@ -121,6 +123,21 @@ def test_a_model_that_is_not_sharded_reads_all(saved: tuple[Path, Any]) -> None:
     for tensor, wanted in zip(tensors_of(state), whole(), strict=True):
         assert torch.equal(tensor.detach(), wanted)
     step(state)
+
+
+def test_a_sharded_model_does_not_take_a_whole_one(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path)
+    state = build(0, sharded=False)
+    step(state)
+    outcome.saver.save(state, POSITION, JOB, Mark(1, 1, 21), 2)
+    outcome.saver.wait()
+    found = find_newest(tmp_path)
+    assert found.folder is not None and found.manifest is not None
+    with (
+        on_node(0, 2),
+        pytest.raises(StateMismatch, match=r"0\.weight is float64\[3, 4\] on this rank and float64\[5, 4\]"),
+    ):
+        load(found.folder, found.manifest, build(seed=1))
 
 
 def test_other_tools_get_the_whole(saved: tuple[Path, Any]) -> None:
