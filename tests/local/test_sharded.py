@@ -182,7 +182,7 @@ def test_a_checkpoint_loads_on_nodes_of_another_size(before: int, after: int, tm
 
 
 @pytest.mark.thorough
-def test_a_rank_never_has_as_much_memory_as_the_whole_model(tmp_path: Path) -> None:
+def test_no_rank_ever_has_the_whole_model_beside_its_parts(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 4)
     arguments = ("--nodes", "1:2", "--nproc-per-node", "4", "--hints", hints, "--", SCRIPTS / "shard_memory.py")
@@ -193,4 +193,5 @@ def test_a_rank_never_has_as_much_memory_as_the_whole_model(tmp_path: Path) -> N
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     grown = [int(file.read_text()) for file in tmp_path.glob("rank-*")]
-    assert len(grown) == 8 and MODEL_BYTES / 2 < min(grown) <= max(grown) < MODEL_BYTES
+    part = MODEL_BYTES / 4  # its parameters, its gradients, these on their way to the other nodes, a checkpoint's copy
+    assert len(grown) == 8 and 2 * part < min(grown) <= max(grown) < 6 * part
