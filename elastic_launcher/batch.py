@@ -117,13 +117,41 @@ def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int, *, b
     return Share(start, _even_parts(mine, -(-mine // max_batch_per_gpu)))
 
 
-def plan_step(samples: int, max_batch_per_gpu: int, world_size: int, *, batch_statistics: bool = False) -> StepPlan:
-    """Returns the parts of all ranks; see `share`."""
+def share_of_node(samples: int, max_batch_per_gpu: int, world_size: int, rank: int, nproc_per_node: int) -> Share:
+    """Returns the part of one rank of a node whose ranks share one model: all of them run as many micro-batches.
+
+    Some of them may be empty. The samples are divided among the ranks as by `share`.
+
+    Raises:
+        ValueError: As `share`, or if the world size is no multiple of the ranks of a node.
+    """
+    if world_size % whole_number("nproc_per_node", nproc_per_node):
+        raise ValueError(f"world_size is {world_size}; it must be a multiple of nproc_per_node, {nproc_per_node}")
+    mine = share(samples, max_batch_per_gpu, world_size, rank)
+    first = share(samples, max_batch_per_gpu, world_size, rank - rank % nproc_per_node)  # which has most samples
+    runs = len(first.micro_batches)
+    return Share(mine.start, _even_parts(mine.samples, runs) if runs else ())
+
+
+def plan_step(
+    samples: int,
+    max_batch_per_gpu: int,
+    world_size: int,
+    *,
+    batch_statistics: bool = False,
+    sharded_over: int | None = None,
+) -> StepPlan:
+    """Returns the parts of all ranks; see `share`.
+
+    ``sharded_over`` is the number of ranks of a node, where these share one model; see `share_of_node`.
+    """
     samples = whole_number("samples", samples)
     max_batch_per_gpu = whole_number("max_batch_per_gpu", max_batch_per_gpu)
     world_size = whole_number("world_size", world_size)
     shares = tuple(
         share(samples, max_batch_per_gpu, world_size, rank, batch_statistics=batch_statistics)
+        if sharded_over is None
+        else share_of_node(samples, max_batch_per_gpu, world_size, rank, sharded_over)
         for rank in range(world_size)
     )
     return StepPlan(samples, max_batch_per_gpu, shares)

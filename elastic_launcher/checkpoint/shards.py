@@ -19,8 +19,10 @@ STORED = frozenset(  # types that every version of safetensors knows; the others
 )
 
 
-def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[list[TensorEntry], list[FileEntry]]:
-    """Writes tensors, and has them put on disk.
+def write_shards(
+    folder: Path, tensors: Mapping[str, torch.Tensor], kind: str = "tensors"
+) -> tuple[list[TensorEntry], list[FileEntry]]:
+    """Writes tensors, and has them put on disk, in files whose names begin with ``kind``.
 
     They are contiguous, in this process's memory, and no two of them share it.
 
@@ -30,7 +32,7 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[lis
     entries: list[TensorEntry] = []
     files: list[FileEntry] = []
     for number, names in enumerate(divide(tensors), start=1):
-        shard = f"tensors-{number:05d}.safetensors"
+        shard = f"{kind}-{number:05d}.safetensors"
         entries += [entry_of(name, tensors[name], shard) for name in names]
         files.append(write_shard(folder, shard, {name: tensors[name] for name in names}))
     return entries, files

@@ -43,6 +43,10 @@ def plan(
     batch_norm: Annotated[
         bool, typer.Option("--batch-norm", help="As for models with batch norm: no micro-batch of one sample.")
     ] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="As for a model that is sharded over the N ranks of each node."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Shows how an optimizer step is divided among ranks; of a job, how fast it would be on each number of GPUs."""
@@ -51,6 +55,7 @@ def plan(
         "--max-batch-per-gpu": max_batch_per_gpu,
         "--world-size": world_size,
         "--batch-norm": batch_norm or None,
+        "--shard": shard,
     }
     if work_dir is not None:
         others = [flag for flag, value in given.items() if value is not None]
@@ -65,8 +70,14 @@ def plan(
         refuse(f"{' and '.join(missing)} missing: give both batch sizes, or a job's work directory")
     try:
         batch, largest = (_whole(flag, str(given[flag])) for flag in list(given)[:2])
-        sizes = [_whole("--world-size", world_size)] if world_size is not None else [w for w in SIZES if w <= batch]
-        plans = iter([plan_step(batch, largest, size, batch_statistics=batch_norm) for size in sizes])
+        over = None if shard is None else _whole("--shard", shard)
+        if over is not None and batch_norm:
+            raise ValueError("--batch-norm doesn't go with --shard: a sharded model with batch norm is not supported")
+        fitting = [size for size in SIZES if size <= batch and size % (over or 1) == 0] or [over or 1]
+        sizes = [_whole("--world-size", world_size)] if world_size is not None else fitting
+        plans = iter(
+            [plan_step(batch, largest, size, batch_statistics=batch_norm, sharded_over=over) for size in sizes]
+        )
     except ValueError as error:
         refuse(str(error))
     if as_json:

@@ -3,5 +3,6 @@
 from elastic_launcher.torch.data.lanes import lanes
 from elastic_launcher.torch.init import init
 from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.shard.node import init_node_group
 
-__all__ = ["Job", "init", "lanes"]
+__all__ = ["Job", "init", "init_node_group", "lanes"]

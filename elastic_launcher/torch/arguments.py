@@ -33,6 +33,16 @@ def check_backward(
             "the loss given to job.backward has no gradient: it depends on no trained parameter, or was detached; "
             "give the loss that the model's output led to, or weight=0 where nothing counts"
         )
+    if session.shards is not None and (loss is None or not loss.requires_grad or optimizer is not None):
+        raise ValueError(
+            "job.backward of a sharded model needs a loss with a gradient, and takes no optimizer: the ranks of a node "
+            "run all backward passes together. Leave a micro-batch out by weight=0, with its loss"
+        )
+    if session.shards is not None and loss is not None and loss.dtype in (torch.float16, torch.bfloat16):
+        raise ValueError(
+            f"the loss of a sharded model is {str(loss.dtype).removeprefix('torch.')}, in which its share of the step "
+            "can't be exact; compute it in float32, from model(x).float()"
+        )
     only: list[torch.Tensor] | None = None
     owner = -1
     if optimizer is not None:

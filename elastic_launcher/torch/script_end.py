@@ -16,6 +16,7 @@ from elastic_launcher.host.output import give_up_unflushable
 from elastic_launcher.torch.data.worker_pool import WorkerKilled
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.shard.node import is_loss
 from elastic_launcher.torch.statistical_epochs import is_over
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.memory import ADVICE, lower_limit
@@ -34,6 +35,8 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
     def report(error: BaseException) -> None:
         if isinstance(error, WorkerKilled) and session.member is not None:
             leave(str(error))  # as if this process had been killed, and not its script's failure
+        if session.shards is not None and session.member is not None and is_loss(error):
+            leave(f"another rank of this node was lost ({error})")
         if isinstance(error, torch.OutOfMemoryError) and not session.dying:
             come_back_smaller(error)
         if not session.dying and not isinstance(error, KeyboardInterrupt):

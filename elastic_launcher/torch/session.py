@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
@@ -11,11 +12,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.observations import Observations
-from elastic_launcher.batch import Share, share
+from elastic_launcher.batch import Share, share, share_of_node
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.control.messages import PhaseStarted, Report
 from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.data.training_data import TrainingData
@@ -27,6 +29,8 @@ from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import StepTimer
+from elastic_launcher.torch.shard.model import parameters
+from elastic_launcher.torch.shard.node import NodeShards
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
@@ -105,6 +109,7 @@ class Session:
         known_limit: The largest micro-batch that fits into this rank's memory, where one did not; None otherwise.
         times: Of this rank's steps, by configuration.
         autoscaling: The adaptive batch; None where the global batch is fixed.
+        shards: The ranks of this node, where they share one model; None where each has a whole one.
     """
 
     schedule: BatchSchedule
@@ -146,6 +151,7 @@ class Session:
     known_limit: int | None = None
     times: Observations = field(default_factory=Observations)
     autoscaling: Autoscaling | None = None
+    shards: NodeShards | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -167,7 +173,7 @@ class Session:
         if looked != self._looked or not same_objects(held, self._held):
             found: dict[int, torch.Tensor] = {}
             for model in self.models:
-                found.update((id(p), p) for p in model.parameters())
+                found.update((id(p), p) for p in parameters(model))
             found.update((id(p), p) for p in held)
             self._parameters, self._looked, self._held = list(found.values()), looked, held
         return self._parameters
@@ -238,6 +244,8 @@ class Session:
         Raises:
             RuntimeError: In a training loop.
         """
+        if self.shards is not None:
+            raise RuntimeError("the gradient noise, and so an adaptive batch, is not supported with a sharded model")
         if self.noise is None:
             if self.data is not None:
                 raise RuntimeError("the gradient noise is measured from the beginning of a training loop on")
@@ -280,6 +288,8 @@ class Session:
         """
         if division.rank >= division.ranks:
             return Share(count, ())
+        if self.shards is not None and division.ranks % self.shards.size == 0:  # else one rank, which stands for all
+            return share_of_node(count, self.max_micro_batch, division.ranks, division.rank, self.shards.size)
         try:
             return share(
                 count,
@@ -293,6 +303,28 @@ class Session:
                 f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
                 "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
             ) from None
+
+    def agreed(self, group: Group | None = None) -> AbstractContextManager[None]:
+        """Returns a context for what this rank does with other nodes: it ends the same on all ranks of its node, where
+        they share one model. The group, by default that of its membership, is cut where it breaks.
+        """
+        return nullcontext() if self.shards is None else self.shards.agreed(lambda: self._cut(group))
+
+    def _cut(self, group: Group | None) -> None:
+        if group is None and self.membership is not None:
+            group = self.membership.group
+        if group is not None:
+            group.cut()
+
+    def wants_stop(self) -> bool:
+        """Returns whether this rank's script asked for the end, or that of a rank with which it shares its model."""
+        if self.membership is not None and self.any_on_node(self.stop_reason is not None):
+            self.stop_reason = self.stop_reason or "stopped by another rank of this node"
+        return self.stop_reason is not None
+
+    def any_on_node(self, mine: bool) -> bool:
+        """Returns whether something holds on this rank, or on one of those with which it shares its model."""
+        return mine if self.shards is None else self.shards.any(mine)
 
     def too_few_for_two_passes(self) -> str:
         """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""
@@ -342,7 +374,7 @@ class Session:
 
     def _abstain(self, wire: Wire) -> Agreement:
         group = self.need_membership("a reduction").group
-        return abstain(wire, group, Signals(self.position.mark(), elsewhere=True), self.device)
+        return abstain(wire, group, Signals(self.position.mark(), elsewhere=True), self.device, self.reducer.parts)
 
     def check_unlocked(self, what: str) -> None:
         """Raises `RuntimeError` inside `job.first_on_node`: the peer that this rank would wait for may wait for it."""

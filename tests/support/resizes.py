@@ -24,7 +24,7 @@ def allow(path: Path, gpus: int, *entries: dict[str, Any]) -> None:
     document = {
         "apiVersion": "elastic-hints/v1",
         "hints": list(entries),
-        "defaults": {"gpus": {"guaranteed": 1, "allowed": gpus, "limit": 4}, "growAfterSeconds": 0},
+        "defaults": {"gpus": {"guaranteed": 1, "allowed": gpus, "limit": max(4, gpus)}, "growAfterSeconds": 0},
     }
     aside = path.with_suffix(".new")
     aside.write_text(json.dumps(document))

@@ -109,6 +109,12 @@ class ThreadGroup:
     def check(self) -> None:
         """Does nothing: it is never cut."""
 
+    def cut(self) -> None:
+        """Does nothing: its operations end by themselves."""
+
+    def set_replicas(self, replicas: Any) -> None:
+        """Does nothing: it exchanges no parts of a sharded model."""
+
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Gives every rank what each rank brought."""
         self._number += 1

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic_launcher import batch
-from elastic_launcher.batch import Share, StepPlan, fewest_useful_nodes, plan_step, share
+from elastic_launcher.batch import Share, StepPlan, fewest_useful_nodes, plan_step, share, share_of_node
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass, StepSamples
 
 steps = st.tuples(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 200))
@@ -189,6 +189,29 @@ def test_what_is_no_whole_number_is_named(
     with pytest.raises(ValueError) as caught:
         function(**arguments | {name: value})
     assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, {least} or more"
+
+
+@pytest.mark.parametrize("nproc_per_node", [1, 2, 4])
+@pytest.mark.parametrize("samples", [1, 3, 24, 25, 97])
+@pytest.mark.parametrize("most", [1, 2, 5, 100])
+def test_the_ranks_of_a_node_that_share_a_model_run_as_many_micro_batches(
+    nproc_per_node: int, samples: int, most: int
+) -> None:
+    for nodes in range(1, 6):
+        world_size = nodes * nproc_per_node
+        shares = [share_of_node(samples, most, world_size, rank, nproc_per_node) for rank in range(world_size)]
+        plain = [share(samples, most, world_size, rank) for rank in range(world_size)]
+        assert [(one.start, one.samples) for one in shares] == [(one.start, one.samples) for one in plain]
+        for node in range(nodes):
+            own = slice(node * nproc_per_node, (node + 1) * nproc_per_node)
+            runs = {len(one.micro_batches) for one in shares[own]}
+            assert runs == {max(len(one.micro_batches) for one in plain[own])}
+        assert all(size <= most for one in shares for size in one.micro_batches)
+
+
+def test_a_world_that_is_no_multiple_of_a_node_is_named() -> None:
+    with pytest.raises(ValueError, match="world_size is 5; it must be a multiple of nproc_per_node, 2"):
+        share_of_node(8, 2, 5, 0, 2)
 
 
 def test_a_rank_beyond_the_world_is_named() -> None:

@@ -74,7 +74,17 @@ class Group:
         self._state_lock = threading.Lock()
         self._end: str | None = None
         self._connections = find_connections(self._listeners) if listeners else frozenset()
+        self._replicas: Group | None = None
         _live.add(self)
+
+    @property
+    def replicas(self) -> Group:
+        """The ranks that hold the same part of the model as this one: all, where it is not sharded."""
+        return self if self._replicas is None else self._replicas
+
+    def set_replicas(self, replicas: Group) -> None:
+        """Adds the group of those ranks, which lives as long as this one."""
+        self._replicas = replicas
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work:
         """Starts to reduce a contiguous tensor in place over all ranks, by ``sum`` or ``max``.
@@ -152,6 +162,8 @@ class Group:
 
         The group and the memory that its operations use are kept until nothing of them can go on.
         """
+        if self._replicas is not None:
+            self._replicas.cut()
         with self._state_lock:
             if self._end is not None:
                 return
@@ -163,6 +175,8 @@ class Group:
 
     def close(self) -> None:
         """Ends the group after its last operation. One that still has an operation under way is cut."""
+        if self._replicas is not None:
+            self._replicas.close()
         if not self.can_be_released():
             self.cut()
         with self._state_lock:

@@ -13,6 +13,10 @@ BACKWARD, EVALUATE, GATHER, REDUCE = "job.backward", "job.evaluate", "job.gather
 END, STOP, BREAK = "the end of job.epochs", "job.stop", "a break out of the training loop"
 
 
+Sizes = tuple[tuple[int, str, str], ...]
+"""Of buckets: elements, data type and kind of device of each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
     """The sizes of a reduction on the wire, so that a rank that has nothing to add can take part in it.
@@ -21,16 +25,18 @@ class Wire:
         buckets: Elements, data type and kind of device of each bucket, in order.
         head: Where the ranks' signals begin in the last of them.
         whole: Elements of the models' buffers of whole numbers.
+        parts: Elements of sharded parameters, which are reduced apart.
     """
 
-    buckets: tuple[tuple[int, str, str], ...]
+    buckets: Sizes
     head: int = 0
     whole: int = 0
+    parts: int = 0
 
     @property
     def elements(self) -> int:
         """The number of all elements."""
-        return sum(numel for numel, _, _ in self.buckets) + self.whole
+        return sum(numel for numel, _, _ in self.buckets) + self.whole + self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ def read_operation(data: bytes) -> tuple[Operation, int, str]:
     if wire is None:
         return Operation(**content), step, acted
     buckets = tuple((int(numel), str(kind), str(device)) for numel, kind, device in wire["buckets"])
-    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"])), step, acted
+    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"], wire["parts"])), step, acted
 
 
 def find_common(operations: Sequence[Operation]) -> Operation | None:

@@ -75,10 +75,10 @@ class MicroBatch:
 def pieces_of(order: int, step: StepSamples, share: Share) -> list[Piece]:
     """Returns the samples of a rank's micro-batches in a step, in the order in which they run.
 
-    ``order`` is what the order of samples derives from, see `Position.order`. Without any share of the step, the rank
-    runs on a few samples that do not count.
+    ``order`` is what the order of samples derives from, see `Position.order`. Without any share of the step, and in an
+    empty micro-batch, the rank runs on a few samples that do not count.
     """
-    if not share.micro_batches:
-        return [(order, step.start, min(step.count, SPARE_SAMPLES))]
+    spare = (order, step.start, min(step.count, SPARE_SAMPLES))
     starts = accumulate(share.micro_batches, initial=step.start + share.start)
-    return [(order, start, size) for start, size in zip(starts, share.micro_batches, strict=False)]
+    pieces = zip(starts, share.micro_batches, strict=False)
+    return [(order, start, size) if size else spare for start, size in pieces] or [spare]

@@ -16,6 +16,7 @@ from elastic_launcher.torch.collectives.consensus import HEAD, Agreement, Signal
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import (
     Operation,
+    Sizes,
     Wire,
     find_common,
     name_acts,
@@ -112,12 +113,18 @@ def _compare(group: Group, operation: Operation, step: int, acted: str = "") -> 
     return common
 
 
-def abstain(wire: Wire, group: Group, signals: Signals, device: torch.device) -> Agreement:
+def abstain(
+    wire: Wire, group: Group, signals: Signals, device: torch.device, parts: Callable[[], Sizes] = lambda: ()
+) -> Agreement:
     """Takes part in a reduction of the others, who exchange ``wire``, without anything to add but signals.
+
+    ``parts`` returns what this rank reduces of a sharded model.
 
     Raises:
         GroupError: If a peer was lost.
     """
+    for part in parts() if wire.parts else ():
+        group.replicas.all_reduce(_zeros(part, device)).wait()
     *before, carrier = wire.buckets
     for bucket in before:  # one at a time: there may be no room for all of them
         group.all_reduce(_zeros(bucket, device)).wait()

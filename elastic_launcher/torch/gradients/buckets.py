@@ -15,7 +15,8 @@ from itertools import groupby
 import torch
 
 from elastic_launcher.torch.collectives.consensus import HEAD
-from elastic_launcher.torch.collectives.operations import Wire
+from elastic_launcher.torch.collectives.operations import Sizes, Wire
+from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local
 
 BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
 Place = tuple[torch.Tensor, list[int], bool]
@@ -47,18 +48,22 @@ class Bucket:
         flat: The memory that is reduced: gradients, then (in some buckets) buffers, then (in the last one) the tail.
         parameters: The parameters, in the order of their place in ``flat``.
         indices: Their numbers within the layout.
-        views: Their gradients' places, shaped like the parameters.
+        views: Their gradients' places, shaped like the parameters, or like this rank's parts of them.
+        grads: What is put on the parameters in these places.
         gradient_numel: How many elements of ``flat`` are gradients.
         complete: Whether its last gradient has come, in the backward pass that runs.
         launched: Whether its reduction was started before the backward pass ended.
         runs: Its parameters by group, where the gradient noise is measured.
+        sharded: Whether they are parts of a sharded model, reduced among the ranks with the same parts.
     """
 
     flat: torch.Tensor
     parameters: list[torch.Tensor]
     indices: list[int]
     views: list[torch.Tensor]
+    grads: list[torch.Tensor]
     gradient_numel: int
+    sharded: bool = False
     complete: bool = False
     launched: bool = False
     runs: list[Run] = field(default_factory=list)
@@ -90,10 +95,15 @@ class Layout:
     def wire(self, whole: int) -> Wire:
         """Returns what a reduction of this memory exchanges, with so many elements of the buffers of whole numbers."""
         if self._wire is None or self._wire.whole != whole:
-            flats = [bucket.flat for bucket in self.buckets]
-            sizes = tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
-            self._wire = Wire(sizes, self.buckets[-1].gradient_numel, whole)
+            sizes = sizes_of([bucket for bucket in self.buckets if not bucket.sharded])
+            parts = sum(parameter.numel() for parameter in self.parameters if is_sharded(parameter))
+            self._wire = Wire(sizes, self.buckets[-1].gradient_numel, whole, parts)
         return self._wire
+
+    @cached_property
+    def parts(self) -> list[Bucket]:
+        """The buckets of a sharded model's parts."""
+        return [bucket for bucket in self.buckets if bucket.sharded]
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -105,6 +115,12 @@ class Layout:
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
+
+
+def sizes_of(buckets: Sequence[Bucket]) -> Sizes:
+    """Returns the sizes of buckets."""
+    flats = [bucket.flat for bucket in buckets]
+    return tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
 
 
 def is_dense(parameter: torch.Tensor) -> bool:
@@ -124,16 +140,16 @@ def place_in(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tenso
 
 def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
     """Divides the parameters, last one first as the backward pass reaches them, into buckets of one type and device."""
-    open_groups: dict[tuple[torch.dtype, torch.device], tuple[list[int], int]] = {}
+    open_groups: dict[tuple[torch.dtype, torch.device, bool], tuple[list[int], int]] = {}
     groups: list[list[int]] = []
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
-        key = (parameter.dtype, parameter.device)
+        key = (parameter.dtype, parameter.device, is_sharded(parameter))
         members, size = open_groups.get(key, ([], 0))
         if not members:
             groups.append(members)
         members.append(index)
-        size += parameter.numel() * parameter.element_size()
+        size += local(parameter).nbytes
         open_groups[key] = ([], 0) if size >= BUCKET_BYTES else (members, size)
     return groups
 
@@ -220,13 +236,15 @@ def make_layout(
     if numbers:
         for group in groups:
             group.sort(key=lambda index: numbers[index])  # in few runs of one parameter group
-    carriers = [group for group in groups if parameters[group[0]].dtype in TAIL_TYPES]
+    whole = [group for group in groups if not is_sharded(parameters[group[0]])]  # the tail is reduced over all ranks
+    carriers = [group for group in whole if parameters[group[0]].dtype in TAIL_TYPES]
     if carriers:  # the tail is known last, so its bucket goes last
         groups.remove(carriers[-1])
         groups.append(carriers[-1])
     else:
         groups.append([])
-    tail_type = parameters[groups[-1][0]].dtype if groups[-1] else torch.float32
+    precise = torch.float64 if any(p.dtype == torch.float64 for p in parameters) else torch.float32
+    tail_type = parameters[groups[-1][0]].dtype if groups[-1] else precise
     tail_device = parameters[groups[-1][0]].device if groups[-1] else device
 
     strangers: dict[tuple[torch.dtype, torch.device], list[int]] = {}
@@ -242,12 +260,13 @@ def make_layout(
     for (kind, where), own in strangers.items():
         flat = torch.zeros(sum(riders[n].numel() for n in own), dtype=kind, device=where)
         places += _places(flat, own, riders, summed)
-        buckets.append(Bucket(flat, [], [], [], 0))
+        buckets.append(Bucket(flat, [], [], [], [], 0))
     head = used = torch.empty(0)
     rider_numel = sum(riders[n].numel() for n in in_tail)
     for group in groups:
         members = [parameters[i] for i in group]
-        numel = sum(p.numel() for p in members)
+        parts = [local(p) for p in members]
+        numel = sum(p.numel() for p in parts)
         is_tail = group is groups[-1]
         extra = HEAD + noise + len(parameters) + rider_numel if is_tail else 0
         flat = torch.zeros(
@@ -256,15 +275,17 @@ def make_layout(
             device=members[0].device if members else tail_device,
         )
         views, offset = [], 0
-        for member in members:
-            views.append(place_in(flat, offset, member))
-            offset += member.numel()
+        for part in parts:
+            views.append(place_in(flat, offset, part))
+            offset += part.numel()
+        grads = [as_shard(member, view) for member, view in zip(members, views, strict=True)]
+        sharded = bool(members) and is_sharded(members[0])
         if is_tail:
             head, offset = flat[offset : offset + HEAD + noise], offset + HEAD + noise
             used, offset = flat[offset : offset + len(parameters)], offset + len(parameters)
             places += _places(flat[offset : offset + rider_numel], in_tail, riders, summed)
         runs = _runs(flat, members, [numbers[index] for index in group]) if numbers else []
-        buckets.append(Bucket(flat, members, group, views, numel, runs=runs))
+        buckets.append(Bucket(flat, members, group, views, grads, numel, sharded, runs=runs))
     return Layout(buckets, list(parameters), head, head[HEAD:], used, places)
 
 

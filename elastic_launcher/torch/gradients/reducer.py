@@ -14,9 +14,9 @@ import torch
 from elastic_launcher.torch.collectives import consensus as wire
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.group import Group
-from elastic_launcher.torch.collectives.operations import Wire
+from elastic_launcher.torch.collectives.operations import Sizes, Wire
 from elastic_launcher.torch.gradients import hooks
-from elastic_launcher.torch.gradients.buckets import Bucket, Slot, make_layout
+from elastic_launcher.torch.gradients.buckets import Bucket, Slot, make_layout, sizes_of
 from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.overlap import Overlap, record_order
 from elastic_launcher.torch.gradients.passes import Passes
@@ -29,6 +29,7 @@ from elastic_launcher.torch.gradients.tail import (
     riders,
     write_riders,
 )
+from elastic_launcher.torch.shard.tensors import local
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe, same_objects
 
@@ -164,6 +165,10 @@ class Reducer:
             self.noise.claim(self._slots[key])
         return self._slots[key]
 
+    def parts(self) -> Sizes:
+        """Returns the sizes of what this rank reduces of a sharded model's gradients, apart from the others."""
+        return sizes_of(self.slot(0, None, -1).layout.parts)
+
     def wire(self, slot: Slot) -> Wire:
         """Returns what a reduction of a slot exchanges."""
         return slot.layout.wire(count_largest(self._buffers))
@@ -192,6 +197,7 @@ class Reducer:
         samples: int,
         group: Group | None,
         part: bool = False,
+        counts: bool = True,
     ) -> None:
         """Adds one micro-batch's gradient to a slot.
 
@@ -205,10 +211,11 @@ class Reducer:
             group: The group, when this micro-batch completes the step and complete buckets may be reduced at once;
                 else None.
             part: Whether this rank is alone and has more micro-batches in the step.
+            counts: Whether anything is kept; False on a node that joins, whose passes have no meaning yet.
         """
-        if weight == 0:
+        if weight == 0 and not slot.layout.parts:
             return
-        first = slot.weight == 0
+        first = not slot.pieces
         self.check_clear()
         if slot.call:
             self.passes.refuse(slot, first)
@@ -217,7 +224,8 @@ class Reducer:
         slot.pieces += 1
         value = logged.detach().reshape(())
         value = (value if value.dtype == torch.float64 else value.float()) * weight
-        slot.loss = value if slot.loss is None else slot.loss + value
+        if weight:
+            slot.loss = value if slot.loss is None else slot.loss + value
 
         outer = [p.grad for p in self._all]
         exact = loss.dtype in (torch.float32, torch.float64)  # a scale in half precision would not be exact
@@ -226,9 +234,9 @@ class Reducer:
             parameter.grad = None
         if not first and exact:
             for bucket in layout.buckets:
-                for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+                for index, parameter, place in zip(bucket.indices, bucket.parameters, bucket.grads, strict=True):
                     if slot.used[index]:
-                        parameter.grad = view
+                        parameter.grad = place
         factor = 1.0 if exact else scale
         for bucket in layout.buckets:
             bucket.launched = bucket.complete = False
@@ -238,6 +246,9 @@ class Reducer:
             self._run(loss, self._seed(loss, scale) if exact else None)
         finally:
             self._overlap.end()
+            if not counts:
+                for parameter in self._all:
+                    parameter.grad = None
             for bucket in layout.buckets:
                 if not bucket.launched:
                     self._gather(slot, bucket, factor, first)
@@ -271,7 +282,7 @@ class Reducer:
             RuntimeError: If there is one that is not zero.
         """
         for parameter in parameters:
-            if parameter.grad is not None and bool(parameter.grad.any()):
+            if parameter.grad is not None and bool(local(parameter.grad).any()):
                 raise RuntimeError(
                     f"{self._name(parameter)} has a gradient that does not come from job.backward: of a plain "
                     "loss.backward() in the loop, or from before it. It would count on this rank alone. Give that loss "
@@ -297,15 +308,17 @@ class Reducer:
     def _gather(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
         """Moves the gradients of a bucket's parameters into its flat memory and takes them off the parameters."""
         new, places, more, sums = [], [], [], []
-        for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+        members = zip(bucket.indices, bucket.parameters, bucket.views, bucket.grads, strict=True)
+        for index, parameter, view, place in members:
             grad = parameter.grad
             if grad is None:
                 if first:
                     view.zero_()
                 continue
             parameter.grad = None
-            if grad is view:
+            if grad is place:
                 continue
+            grad = local(grad)
             if grad.layout != torch.strided:
                 raise TypeError(
                     f"{self._name(parameter)}, shaped {tuple(parameter.shape)}, has a sparse gradient; use "
@@ -344,7 +357,8 @@ class Reducer:
         alone = group.world_size == 1
         if slot.weight == 0:
             for bucket in layout.buckets:
-                bucket.flat[: bucket.gradient_numel].zero_()
+                if not (bucket.sharded and any(slot.used)):  # a part has what the node's other ranks have added
+                    bucket.flat[: bucket.gradient_numel].zero_()
                 bucket.launched = False
         elif self.noise is not None and self.noise.is_due and not alone:
             for bucket in layout.buckets:
@@ -357,7 +371,11 @@ class Reducer:
             self.noise.write(slot, count, alone=alone, speaks=group.rank == 0)
         most = None if alone else largest(self._buffers)
         if not alone:
-            works += [group.all_reduce(bucket.flat) for bucket in layout.buckets if not bucket.launched]
+            parts = [group.replicas.all_reduce(bucket.flat) for bucket in layout.parts]
+            for work in parts:
+                work.wait()  # so that where the tail is complete, all ranks have all of their parts
+            open_buckets = [bucket for bucket in layout.buckets if not (bucket.launched or bucket.sharded)]
+            works += [group.all_reduce(bucket.flat) for bucket in open_buckets]
             if most is not None:
                 works.append(group.all_reduce(most, op="max"))
             for work in works:
@@ -406,9 +424,9 @@ class Reducer:
         everywhere = weighed and (not used.numel() or bool(used.min() > 0))
         ranks = None if everywhere else used.tolist()
         for bucket in slot.layout.buckets:
-            for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+            for index, parameter, grad in zip(bucket.indices, bucket.parameters, bucket.grads, strict=True):
                 if ranks is None or (weighed and ranks[index]):
                     if parameter.grad is None:
-                        parameter.grad = view
+                        parameter.grad = grad
                     else:
-                        parameter.grad.add_(view)
+                        parameter.grad.add_(grad)

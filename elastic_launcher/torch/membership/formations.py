@@ -49,11 +49,13 @@ class Formations:
         changed: Held while something of it changes, and notified then.
         ready_since: When the formation of `ready` was there, in monotonic seconds.
         before_growing: Does, for a formation that grows, what need not wait until the training has changed to it.
+        shards: Ranks of each node among which the model is divided; 1 where it is not sharded.
     """
 
     def __init__(self, connection: Connection, reports: Reports, device: torch.device) -> None:
         self.changed = threading.Condition()
         self.before_growing: Callable[[Formation], None] = lambda formation: None
+        self.shards = 1
         self._connection = connection
         self._rejoin_state = connection.rejoin_state
         self._number = connection.number
@@ -209,15 +211,7 @@ class Formations:
         point("form", order.generation)
         if self._number in order.members:
             try:
-                group = build_group(
-                    order.store,
-                    number,
-                    order.members.index(self._number),
-                    len(order.members),
-                    order.timeout,
-                    self._device,
-                    long_timeout=GROUP_SECONDS,
-                )
+                group = self._join(order)
                 if order.mode == "grow":
                     self._make_ready(number, Formation.from_order(order, group))
             except Exception as error:  # noqa: BLE001 - the others need not wait for this rank
@@ -233,6 +227,29 @@ class Formations:
             self.ready_since = time.monotonic()
             self.changed.notify_all()
         self._reports.put(Formed(number))
+
+    def _join(self, order: Form) -> Group:
+        """Builds the group of all members, and that of those with the same part of the model.
+
+        Raises:
+            GroupError: If they are no whole nodes, or one of them did not come.
+        """
+        rank, world_size = order.members.index(self._number), len(order.members)
+        node, part = divmod(rank, self.shards)
+        if world_size % self.shards:
+            raise GroupError(f"{world_size} ranks are no whole nodes of {self.shards}, which share one model")
+        group = self._build_group(order, order.formation, rank, world_size)
+        if self.shards > 1:
+            try:
+                replicas = self._build_group(order, f"{order.formation}/part{part}", node, world_size // self.shards)
+            except Exception:
+                group.cut()
+                raise
+            group.set_replicas(replicas)
+        return group
+
+    def _build_group(self, order: Form, name: int | str, rank: int, world_size: int) -> Group:
+        return build_group(order.store, name, rank, world_size, order.timeout, self._device, long_timeout=GROUP_SECONDS)
 
     def _fail_to_form(self, number: int, error: Exception) -> None:
         with self.changed:

@@ -43,6 +43,21 @@ class Formation:
         """Returns a member's rank."""
         return self.members.index(member)
 
+    def giver_of(self, member: int) -> int:
+        """Returns from whom a member takes its state: a rank among those that hold the same part of the model."""
+        return self.rank_of(self.sources[member]) // self._parts
+
+    def takers_from(self, member: int) -> list[int]:
+        """Returns who takes its state from a member: ranks among those that hold the same part of the model."""
+        node, part = divmod(self.rank_of(member), self._parts)
+        takers = [one for one in self.sources if self.giver_of(one) == node and self.rank_of(one) % self._parts == part]
+        return [self.rank_of(one) // self._parts for one in takers]
+
+    @property
+    def _parts(self) -> int:
+        """In how many parts, each on another rank of a node, the model is."""
+        return 1 if self.group is None else self.group.world_size // self.group.replicas.world_size
+
 
 @dataclass(frozen=True)
 class Division:

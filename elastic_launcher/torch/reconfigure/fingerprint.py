@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.adaptive.learning_rate import rule_of
+from elastic_launcher.torch.shard.model import named_parameters
 from elastic_launcher.torch.state.tensors import form
 
 if TYPE_CHECKING:
@@ -38,8 +39,10 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
         micro_batches = f"{bounds.min_micro_batch} to {bounds.max_micro_batch} samples a micro-batch{accumulates}"
         found["adaptive batch"] = f"up to {bounds.max_batch_size} samples, {micro_batches}"
     for number, model in enumerate(session.models):
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        for name, tensor in (*named_parameters(model), *model.named_buffers()):
             found[f"model {number}: {name}"] = form(tensor)
+    if session.shards is not None:
+        found["ranks of a node that share the model"] = session.shards.size
     for number, optimizer in enumerate(session.state.optimizers):
         found[f"optimizer {number}"] = name = type(optimizer).__name__
         if session.autoscaling is not None:

@@ -61,14 +61,14 @@ class Recovery:
             member.formations.give_up(membership.formation, error)
             self._resizer.admit({})
             return RecoveryPlan(NextAction.AGAIN, 0, takes=True)
-        if member.orders.drops_step and session.checkpoints is not None:
+        if session.checkpoints is not None and session.any_on_node(member.orders.drops_step):
             session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
         while True:
             formation = session.need_membership("a step").formation.number
             member.reports.put(StepFailed(formation, session.position.step, str(error)))
             try:
                 with session.pace.waiting(FORMING, meets=None):  # for peers, which may be frozen or stuck
-                    found = member.formations.wait_for(
+                    found = self._resizer.wait_for_formation(
                         lambda f: f.mode in AFTER_FAILURE and f.group is not None, self._expect
                     )
             except JobOver:
@@ -133,7 +133,7 @@ class Recovery:
                     return own  # no peer comes: the step is done again, or the training ends
                 point("sums", session.position.step)
                 operation = Operation(what, content=describe(own))
-                with session.pace.waiting(where):
+                with session.pace.waiting(where), session.agreed():
                     session.begin(operation)
                     totals = reduce(membership.group, own)
                 point("summed", session.position.step)
@@ -159,7 +159,7 @@ class Recovery:
             try:
                 point("end", session.position.step)
                 operation = Operation(END)
-                with session.pace.waiting(operation.words(session.position.step)):
+                with session.pace.waiting(operation.words(session.position.step)), session.agreed():
                     session.begin(operation)
                     compare(session.need_membership(END).group)
             except GroupError as error:
@@ -182,7 +182,7 @@ class Recovery:
             result=encode_sums(latest.result),
             lost=sorted(session.lost),
         )
-        way, source = meet(session, group, mine)
+        way, source = meet(session, group.replicas, mine)
         if way.todo is NextAction.RESULT:
             self._adopted = decode_sums(source.result)
         elif way.todo is NextAction.ADOPT:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from elastic_launcher.control import messages
@@ -134,18 +135,41 @@ class Resizer:
         member.reports.put(messages.Warm(fingerprint, self.join_point.wait(bool(fingerprint))))
         while True:
             try:
-                formation = member.formations.wait_for(lambda f: member.number in f.members and f.group is not None)
+                formation = self.wait_for_formation(lambda f: member.number in f.members and f.group is not None)
                 try:
-                    self.enter(formation)
+                    with self._session.agreed(formation.group):
+                        self.enter(formation)
                     return True
                 except GroupError as error:
                     member.formations.check_over()
                     member.formations.give_up(formation, error)
+                    if self._session.membership is not None:  # this rank had entered, and another one of its node not
+                        self._session.membership = None
+                        self.drop()
             except MovedOn:
                 self._session.move_to(self.join_point.elsewhere)
                 return False
             except JobOver:
                 self._session.leave_job()
+
+    def wait_for_formation(
+        self, wanted: Callable[[Formation], bool], prepare: Callable[[Formation], None] = lambda formation: None
+    ) -> Formation:
+        """Waits until a formation of a wanted kind is complete; all ranks of a node that share a model take the same.
+
+        They may see one that is given up, and the next, at different moments. See `Formations.wait_for`.
+        """
+        shards, formations = self._session.shards, self._session.need_member().formations
+        found = formations.wait_for(wanted, prepare)
+        while shards is not None:
+            latest, same = shards.latest(found.number)
+            if same:
+                break
+            if found.number < latest:
+                assert found.group is not None
+                found.group.cut()
+                found = formations.wait_for(partial(_is_from, latest, wanted), prepare)
+        return found
 
     def enter(self, formation: Formation, number: int | None = None) -> None:
         """Enters this rank's first generation, and takes the state that goes with it.
@@ -158,16 +182,16 @@ class Resizer:
         assert group is not None
         growing = formation.mode == "grow"
         if growing:
-            giver = formation.rank_of(formation.sources[me])
-            position, schedule = receive_progress(group, giver)
+            giver = formation.giver_of(me)
+            position, schedule = receive_progress(group.replicas, giver)
             session.move_to(position)
             session.take_schedule(schedule)
             self._options = SetOptions(session.state.optimizers)
-            self._receiver = Receiver(group, giver, session.state)
+            self._receiver = Receiver(group.replicas, giver, session.state)
         else:
-            if session.checkpoints is not None and group.rank == 0:
+            if session.checkpoints is not None and group.replicas.rank == 0:
                 session.checkpoints.resume(self._fingerprint)
-            meet(session, group, RankStatus(start=session.start))
+            meet(session, group.replicas, RankStatus(start=session.start))
             begin_counting(session)
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
         self.take_membership(Membership(me, formation, group, dividing))
@@ -191,13 +215,12 @@ class Resizer:
     def _send(self, formation: Formation, me: int) -> None:
         """Starts to send this rank's state to those that get it from here."""
         assert formation.group is not None
-        receivers = [receiver for receiver, giver in formation.sources.items() if giver == me]
+        receivers = formation.takers_from(me)
         if receivers:
             captured = self._session.state.capture()
-            for receiver in receivers:
-                rank = formation.rank_of(receiver)
+            for rank in receivers:
                 at = self._session.position, self._session.schedule
-                self._senders.append(Sender(formation.group, rank, captured, *at))
+                self._senders.append(Sender(formation.group.replicas, rank, captured, *at))
             point("give", self._session.position.step)
 
     def finish_sending(self) -> None:
@@ -317,3 +340,7 @@ class Resizer:
         """Returns where the training stands here."""
         at, sums = self._session.position, self._session.sums.lasting()
         return Introduction(os.getpid(), at.step, at.epoch, at.samples, phase=at.phase, sums=sums)
+
+
+def _is_from(first: int, wanted: Callable[[Formation], bool], formation: Formation) -> bool:
+    return formation.number >= first and wanted(formation)

@@ -118,7 +118,8 @@ class Receiver(_Background):
 
 
 def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan, RankStatus]:
-    """Lets all ranks of a new group, which all call this with their progress, have the same state.
+    """Lets all ranks of a new group that hold the same part of the model, which all call this with their progress, have
+    the same state.
 
     Returns this rank's next action, and the progress of the rank that gave its state.
 
@@ -128,22 +129,26 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
         RuntimeError: If they are to start a new job at different positions.
     """
     point("meet", session.position.step)
-    standings = [RankStatus(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())]
-    compare_starts(standings)
-    ways = [find_way(standings, rank) for rank in range(group.world_size)]
-    way = ways[group.rank]
+    with session.agreed():
+        standings = [
+            RankStatus(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())
+        ]
+        compare_starts(standings)
+        ways = [find_way(standings, rank) for rank in range(group.world_size)]
+        way = ways[group.rank]
+        if way.takes:
+            session.torn = mine.operations >= 0
+            position, schedule = receive_progress(group, way.source)
+            Receiver(group, way.source, session.state, keep_own=session.torn).finish()
+        elif group.rank == way.source and any(one.takes for one in ways):
+            _give(session, group, ways)
     if way.takes:
-        session.torn = mine.operations >= 0
-        position, schedule = receive_progress(group, way.source)
-        Receiver(group, way.source, session.state, keep_own=session.torn).finish()
         session.take_schedule(schedule)
         if mine.operations < 0:
             session.move_to(position)
         elif way.todo is NextAction.AGAIN:
             session.move_to(replace(session.position, calls=position.calls, operations=position.operations))
         session.torn, session.lost = False, set(standings[way.source].lost)
-    elif group.rank == way.source and any(one.takes for one in ways):
-        _give(session, group, ways)
     return way, standings[way.source]
 
 

@@ -6,7 +6,7 @@ import atexit
 import json
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from elastic_launcher import __version__
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint import CheckpointDamaged, Fenced, JobIdentity, Manifest, Mark, TakenOver
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, STATE, seal, write_text
-from elastic_launcher.checkpoint.manifest import CheckpointError
+from elastic_launcher.checkpoint.manifest import CheckpointError, FileEntry, TensorEntry
 from elastic_launcher.checkpoint.shards import read_shards
 from elastic_launcher.checkpoint.store import CheckpointStore
 from elastic_launcher.torch.collectives.threads import start_or_run
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.state.codec import DICT_TAGS
+from elastic_launcher.torch.shard.node import NodeShards
+from elastic_launcher.torch.shard.part_files import OtherParts, Written, write_when_asked
+from elastic_launcher.torch.shard.tensors import rows_of
+from elastic_launcher.torch.state.codec import DICT_TAGS, TENSOR_TAGS
 from elastic_launcher.torch.state.frozen_shards import Carry, FrozenShards
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.tensors import place
@@ -127,11 +130,13 @@ class Saver:
         world_size: int,
         sums: Mapping[str, Any] = {},  # noqa: B006 - only read
         schedule: BatchSchedule | None = None,
+        node: NodeShards | None = None,
     ) -> None:
         """Copies the state as it is now, and begins to write it; writes it before it returns where no thread can be
         started.
 
-        ``schedule`` is the batch schedule up to the next step; None where the batch was always that of the job.
+        ``schedule`` is the batch schedule up to the next step; None where the batch was always that of the job. The
+        other ranks of ``node`` call `assist`, where they share the model with this one.
 
         Raises:
             RuntimeError: If another one is being written.
@@ -143,7 +148,9 @@ class Saver:
         captured = state.capture()
         copies, order = self._memory.take(captured)
         names = list(_names(captured.header, copies, order))
-        frozen = [names[order[number]] for number in frozen_parameters(captured.header, DIGEST_BYTES)]
+        rows = state.parts(captured.header)
+        others = OtherParts(node) if node is not None else None
+        frozen = [] if rows else [names[order[number]] for number in frozen_parameters(captured.header, DIGEST_BYTES)]
         aliases = state.aliases()
         position, sums = replace(position), dict(sums)
         scheduled = () if schedule is None else schedule.entries
@@ -152,7 +159,10 @@ class Saver:
         def write(draft: Path, carry: Carry) -> Manifest:
             entries, files = self._shards.write(draft, dict(zip(names, copies, strict=True)), frozen, carry)
             point("saving", mark.step)
-            write_text(draft / STATE, json.dumps(captured.header, allow_nan=False))
+            header = captured.header
+            if others is not None:
+                header = header | {"parts": _add_parts(rows, order, others.collect(draft), entries, files)}
+            write_text(draft / STATE, json.dumps(header, allow_nan=False))
             files.append(seal(draft / STATE))
             return Manifest(
                 job=job,
@@ -183,11 +193,49 @@ class Saver:
                     known = isinstance(error, (OSError, CheckpointError))
                     self._on_failed(mark.step, str(error) if known else f"{type(error).__name__}: {error}")
                 return
+            finally:
+                if others is not None:
+                    others.end()
             self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 
+        self._start(run)
+
+    def assist(self, state: TrainingState, node: NodeShards) -> None:
+        """Copies this rank's parts as they are now, and writes them where the node's first rank saves them."""
+        parts: list[torch.Tensor] = []
+        lack = ""
+        try:
+            captured = state.capture()
+            copies, order = self._memory.take(captured)
+            parts = [copies[order[number]] for number in state.parts(captured.header)]
+        except (RuntimeError, MemoryError) as error:  # for lack of memory for the copy
+            lack = str(error) or type(error).__name__
+        self._start(lambda: write_when_asked(node, parts, lack))
+
+    def _start(self, run: Callable[[], None]) -> None:
         writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
         if start_or_run(writer):
             self._writer = writer
+
+
+def _add_parts(
+    rows: Mapping[int, int],
+    order: Sequence[int],
+    others: Sequence[Written],
+    entries: list[TensorEntry],
+    files: list[FileEntry],
+) -> list[list[Any]]:
+    """Adds what the other ranks of a node have written to the entries and files of the first one.
+
+    Returns the number of each tensor that is in parts, the rows of the whole, and the entries that hold them in turn.
+    """
+    places = {number: [order[number]] for number in rows}
+    for written, more in others:
+        for number, entry in zip(rows, range(len(entries), len(entries) + len(written)), strict=True):
+            places[number].append(entry)
+        entries += written
+        files += more
+    return [[number, rows[number], found] for number, found in places.items()]
 
 
 def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
@@ -203,20 +251,48 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
     except (*MISSING, ValueError) as error:
         raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
     _move(header, state)
+    parts = _take_rows(header, state)
     targets = state.targets(header, sender=CHECKPOINT)
     if len(targets) != len(manifest.order):
         placed = f"{folder / MANIFEST} places {len(manifest.order)} tensors"
         raise CheckpointDamaged(f"{placed}, and {folder / STATE} has {len(targets)}")
     takers: dict[int, list[torch.Tensor]] = {}
-    for target, number in zip(targets, manifest.order, strict=True):
-        takers.setdefault(number, []).append(target)
+    for one, (target, number) in enumerate(zip(targets, manifest.order, strict=True)):
+        if one not in parts:
+            takers.setdefault(number, []).append(target)
+    pieces: dict[int, list[tuple[torch.Tensor, int]]] = {}
+    for one, (rows, entries) in parts.items():
+        first = -rows.start
+        for number in entries:
+            pieces.setdefault(number, []).append((targets[one], first))
+            first += manifest.tensors[number].shape[0]
     with torch.no_grad():
         for number, tensor in read_shards(folder, manifest):
             for target in takers.get(number, ()):
                 write_values(target, tensor)
+            for target, first in pieces.get(number, ()):
+                _write_rows(target, tensor, first)
     state.finish(header, targets)
     place = {"phase": manifest.phase, "loop": manifest.loop}
     return Position(manifest.epoch, manifest.step_in_epoch, manifest.step, manifest.samples, **place)
+
+
+def _take_rows(header: dict[str, Any], state: TrainingState) -> dict[int, tuple[range, list[int]]]:
+    """Has tensors that were saved in parts be as large as this rank's; returns its rows, and the entries in turn."""
+    found = {}
+    divided = state.divided(header) if header.get("parts") else {}
+    for number, total, entries in header.get("parts", ()):
+        rows = rows_of(divided[number], total)
+        header["tensors"][number][1][0] = len(rows)
+        found[number] = rows, entries
+    return found
+
+
+def _write_rows(target: torch.Tensor, rows: torch.Tensor, first: int) -> None:
+    """Writes rows to their place in a tensor, from its row ``first`` on, as far as it has them."""
+    begin, end = max(0, first), min(len(target), first + len(rows))
+    if begin < end:
+        write_values(target[begin:end], rows[begin - first : end - first])
 
 
 def _move(header: dict[str, Any], state: TrainingState) -> None:
@@ -255,7 +331,7 @@ def _places(skeleton: Any, path: str) -> Iterator[tuple[int, str]]:
             yield from _places(item, f"{path}.{key}")
     if not isinstance(skeleton, list):
         return
-    if len(skeleton) > 1 and skeleton[0] in ("tensor", "array", "scalar", "bytes") and isinstance(skeleton[1], int):
+    if len(skeleton) > 1 and skeleton[0] in TENSOR_TAGS and isinstance(skeleton[1], int):
         yield skeleton[1], path
         return
     if len(skeleton) > 1 and skeleton[0] in DICT_TAGS:

@@ -32,6 +32,7 @@ from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.formations import JobOver
+from elastic_launcher.torch.shard.part_files import OtherParts
 from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
 from elastic_launcher.torch.state.training_state import StateMismatch
 from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_job
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from elastic_launcher.torch.autoscaling import Autoscaling
     from elastic_launcher.torch.membership.member import Member
     from elastic_launcher.torch.membership.membership import Membership
+    from elastic_launcher.torch.shard.node import NodeShards
     from elastic_launcher.torch.state.course import Sums
     from elastic_launcher.torch.state.position import Position
     from elastic_launcher.torch.state.training_state import TrainingState
@@ -55,6 +57,7 @@ class Training(Protocol):
     schedule: BatchSchedule
     autoscaling: Autoscaling | None
     membership: Membership | None
+    shards: NodeShards | None
 
     @property
     def position(self) -> Position:
@@ -68,6 +71,9 @@ class Training(Protocol):
 
     def leave_job(self) -> NoReturn:
         """Ends this process with 0."""
+
+    def any_on_node(self, mine: bool) -> bool:
+        """Returns whether something holds on a rank with which this one shares its model, or here."""
 
     def need_membership(self, what: str) -> Membership:
         """Returns the membership, or says why there is none yet."""
@@ -218,7 +224,7 @@ class Checkpoints:
         """
         if self._halting:
             self.halt()
-        if self._due and not self._saver.busy:
+        if self._due and not self._session.any_on_node(self._saver.busy):
             self._due = False
             self._begin()
         compare, self._compare = self._compare, False
@@ -227,21 +233,33 @@ class Checkpoints:
     def _begin(self) -> None:
         session = self._session
         self._begun_at, self._begun_step = time.monotonic(), session.position.step
-        if session.need_membership("a checkpoint").rank == 0:
+        if session.need_membership("a checkpoint").group.replicas.rank == 0:
             self._save()
 
     def _save(self) -> None:
         session = self._session
         membership = session.need_membership("a checkpoint")
         self._saves = True
+        if session.shards is not None and membership.rank:
+            self._saver.assist(session.state, session.shards)
+            return
         mark = Mark(self._member.connection.term, membership.formation.generation, session.position.step)
         try:
             sums = session.sums.lasting()
             schedule = session.schedule.until(mark.step)
             self._saver.save(
-                session.state, session.position, self._identity(), mark, membership.world_size, sums, schedule
+                session.state,
+                session.position,
+                self._identity(),
+                mark,
+                membership.world_size,
+                sums,
+                schedule,
+                session.shards,
             )
         except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
+            if session.shards is not None:
+                OtherParts(session.shards).end()
             self._tell_failed(mark.step, str(error))
 
     def doubt(self) -> str:
@@ -264,21 +282,23 @@ class Checkpoints:
         """
         point("halt", self._session.position.step)
         self._saver.wait()
-        saves = self._session.need_membership("the end").rank == 0
+        membership, session = self._session.need_membership("the end"), self._session
+        saves = membership.group.replicas.rank == 0
         for pause in pauses():
             self._failed = False
             if saves and whole:
                 self._save()
                 self._saver.wait()
-            again = saves and self._failed
-            self._member.reports.put(messages.Halted(self._session.position.step, saves and not again))
+            again = saves and session.any_on_node(self._failed)
+            told = saves and not again and (session.shards is None or membership.rank == 0)
+            self._member.reports.put(messages.Halted(session.position.step, told))
             try:
                 if self._member.orders.stand_still(pause if again else math.inf):
                     self._halting = False
                     return
             except JobOver:
                 self._session.leave_job()
-            saves = True
+            saves = saves or session.shards is None  # a part of a model is saved with all others of its node
 
     def _tell_saved(self, saved: Saved) -> None:
         self._cost = saved.seconds

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local
+
 # None, booleans, whole numbers and texts are themselves; everything else is [tag, ...].
 _DICTS: dict[type, str] = {
     dict: "dict",
@@ -23,6 +25,7 @@ _DICTS: dict[type, str] = {
 }
 _KINDS = {tag: kind for kind, tag in _DICTS.items()}
 DICT_TAGS = tuple(_KINDS)
+TENSOR_TAGS = ("tensor", "part", "array", "scalar", "bytes")
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 CARRIED = "dicts, lists, tuples, deques, numbers, texts, bytes, None, tensors and numpy arrays"
 
@@ -45,8 +48,14 @@ def encode(value: Any, path: str, tensors: list[torch.Tensor] | None = None) -> 
     return _encode(value, path, found), found
 
 
-def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
-    """Puts a value together that `encode` took apart; its tensors and arrays are these, in that order, not copies."""
+def decode(skeleton: Any, tensors: list[torch.Tensor], like: torch.Tensor | None = None) -> Any:
+    """Puts a value together that `encode` took apart; its tensors and arrays are these, in that order, not copies.
+
+    ``like`` is the parameter to which parts of sharded tensors belong.
+
+    Raises:
+        TypeError: If there are such parts, and none is given.
+    """
     if not isinstance(skeleton, list):
         return skeleton
     tag, *rest = skeleton
@@ -54,6 +63,10 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
         return float.fromhex(rest[0])
     if tag == "tensor":
         return tensors[rest[0]]
+    if tag == "part":
+        if like is None:
+            raise TypeError("a sharded tensor is carried only as a parameter, and in an optimizer's state of one")
+        return as_shard(like, tensors[rest[0]])
     if tag == "array":
         return tensors[rest[0]].numpy().view(np.dtype(rest[1])).reshape(rest[2])
     if tag == "scalar":
@@ -61,12 +74,12 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
     if tag == "bytes":
         return tensors[rest[0]].numpy().tobytes()
     if tag == "list":
-        return [decode(item, tensors) for item in rest]
+        return [decode(item, tensors, like) for item in rest]
     if tag == "tuple":
-        return tuple(decode(item, tensors) for item in rest)
+        return tuple(decode(item, tensors, like) for item in rest)
     if tag == "deque":
-        return collections.deque((decode(item, tensors) for item in rest[1:]), maxlen=rest[0])
-    pairs = {decode(key, tensors): decode(item, tensors) for key, item in rest[0]}
+        return collections.deque((decode(item, tensors, like) for item in rest[1:]), maxlen=rest[0])
+    pairs = {decode(key, tensors): decode(item, tensors, like) for key, item in rest[0]}
     if tag == "default":
         return collections.defaultdict(_FACTORIES[rest[1]] if rest[1] else None, pairs)
     return _KINDS[tag](pairs)
@@ -77,12 +90,33 @@ def match(skeleton: Any, own: Any) -> dict[int, torch.Tensor]:
     return dict(_match(skeleton, own))
 
 
+def part_numbers(skeleton: Any) -> Iterator[int]:
+    """Yields the numbers of the tensors in an encoded value that are parts of sharded ones."""
+    if not isinstance(skeleton, list):
+        return
+    tag, *rest = skeleton
+    if tag == "part":
+        yield rest[0]
+    elif tag in ("list", "tuple"):
+        for item in rest:
+            yield from part_numbers(item)
+    elif tag == "deque":
+        for item in rest[1:]:
+            yield from part_numbers(item)
+    elif tag in DICT_TAGS:
+        for _, item in rest[0]:
+            yield from part_numbers(item)
+
+
 def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, str)) and not isinstance(value, np.generic):
         return value
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise TypeError(f"{path}: a sparse, quantized or meta tensor cannot be carried; use a dense one")
+        if is_sharded(value):
+            tensors.append(local(value))
+            return ["part", len(tensors) - 1]
         tensors.append(value.detach().resolve_conj().resolve_neg())
         return ["tensor", len(tensors) - 1]
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -143,8 +177,8 @@ def _match(skeleton: Any, own: Any) -> Iterator[tuple[int, torch.Tensor]]:
     if not isinstance(skeleton, list):
         return
     tag, *rest = skeleton
-    if tag == "tensor" and isinstance(own, torch.Tensor):
-        yield rest[0], own
+    if tag in ("tensor", "part") and isinstance(own, torch.Tensor):
+        yield rest[0], local(own)
     elif tag in ("list", "tuple") and isinstance(own, (list, tuple)):
         for item, mine in zip(rest, own, strict=False):
             yield from _match(item, mine)

@@ -74,12 +74,14 @@ def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
     stored = dict(read_shards(folder, manifest))
     tensors = [stored[number] for number in manifest.order]
+    for number, _, entries in header.get("parts", ()):
+        tensors[number] = torch.cat([stored[entry] for entry in entries])
     names = [*(name for name, _ in header["parameters"]), *header["buffers"]]
     model = dict(zip(names, tensors, strict=False))
     model.update({other: model[name] for other, name in manifest.aliases.items()})
     return {
         "model": model,
-        "optimizers": [_optimizer(one, tensors) for one in header["optimizers"]],
+        "optimizers": [_optimizer(one, tensors, model) for one in header["optimizers"]],
         "schedulers": [decode(one, tensors) for one in header["schedulers"]],
         "scalers": [decode(one, tensors) for one in header["scalers"]],
         "registered": {name: decode(encoded, tensors) for name, encoded in header["registered"]},
@@ -90,8 +92,8 @@ def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _optimizer(encoded: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
+def _optimizer(encoded: dict[str, Any], tensors: list[torch.Tensor], model: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {
-        "state": {name: decode(values, tensors) for name, values in encoded["state"]},
+        "state": {name: decode(values, tensors, model[name]) for name, values in encoded["state"]},
         "param_groups": [{"params": names, **decode(options, tensors)} for names, options in encoded["groups"]],
     }

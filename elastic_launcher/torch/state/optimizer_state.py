@@ -108,7 +108,7 @@ def restore_optimizer(
         group.update(params=[parameters[name] for name in names], **decode(encoded, tensors))
     optimizer.state.clear()
     for name, encoded in theirs["state"]:
-        optimizer.state[parameters[name]] = decode(encoded, tensors)
+        optimizer.state[parameters[name]] = decode(encoded, tensors, parameters[name])
     optimizer.state.update(decode(theirs["shared"], tensors))
 
 

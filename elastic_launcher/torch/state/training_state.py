@@ -12,8 +12,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from elastic_launcher.torch.shard.model import drop_gathered, named_parameters
+from elastic_launcher.torch.shard.tensors import is_sharded, local
 from elastic_launcher.torch.state.buffers import buffer_slots
-from elastic_launcher.torch.state.codec import decode, encode, match
+from elastic_launcher.torch.state.codec import decode, encode, match, part_numbers
 from elastic_launcher.torch.state.optimizer_state import (
     capture_optimizer,
     outline,
@@ -158,7 +160,11 @@ class TrainingState:
             raise TypeError(f"{name!r} ({type(obj).__name__}) has no {' and no '.join(missing)}")
         if name in self.registered:
             raise ValueError(f"{name!r} is registered already")
-        encode(obj.state_dict(), name)
+        for _ in part_numbers(encode(obj.state_dict(), name)[0]):
+            raise TypeError(
+                f"{name!r} has sharded tensors: a sharded tensor is carried only as a parameter, and in an optimizer's "
+                "state of one; register an object with tensors of its own"
+            )
         self.registered[name] = obj
 
     def capture(self, tracked: Mapping[str, torch.Tensor] | None = None) -> Captured:
@@ -175,7 +181,7 @@ class TrainingState:
         """
         parameters, buffers = self._parameters(), self._buffers()
         names = {id(parameter): name for name, parameter in parameters.items()}
-        tensors = [_plain(p) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
+        tensors = [_plain(local(p)) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
         header: dict[str, Any] = {
             "parameters": [[name, parameter.requires_grad] for name, parameter in parameters.items()],
             "buffers": list(buffers),
@@ -223,7 +229,7 @@ class TrainingState:
         named = [
             (name, parameter)
             for number, model in enumerate(self.models)
-            for name, parameter in model.named_parameters(prefix=self._prefix(number), remove_duplicate=False)
+            for name, parameter in named_parameters(model, self._prefix(number), remove_duplicate=False)
         ]
         return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
 
@@ -242,7 +248,7 @@ class TrainingState:
         """
         self._compare(header, sender)
         parameters, buffers = self._parameters(), self._buffers()
-        model = [*parameters.values(), *buffers.values()]
+        model = [*map(local, parameters.values()), *buffers.values()]
         own = dict(enumerate(model))
         for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
             own.update(own_tensors(optimizer, theirs, parameters))
@@ -271,6 +277,7 @@ class TrainingState:
         Raises:
             StateMismatch: If an object does not take the state of its like on another rank.
         """
+        drop_gathered(self.models)
         parameters = self._parameters()
         for buffer, received in zip(self._buffers().values(), tensors[len(parameters) :], strict=False):
             write_values(buffer.data, received)
@@ -300,9 +307,22 @@ class TrainingState:
         held = (value for optimizer in self.optimizers for value in vars(optimizer).values())
         return keep_own and all(self.registered[name] is not value for value in held)
 
+    def divided(self, header: dict[str, Any]) -> dict[int, torch.Tensor]:
+        """Returns the parameters to which a header's tensors may belong in parts, by these tensors' numbers."""
+        parameters = self._parameters()
+        found = {number: parameters[name] for number, (name, _) in enumerate(header["parameters"])}
+        for optimizer in header["optimizers"]:
+            for name, encoded in optimizer["state"]:
+                found.update((number, parameters[name]) for number in part_numbers(encoded))
+        return found
+
+    def parts(self, header: dict[str, Any]) -> dict[int, int]:
+        """Returns the numbers of the tensors of which this rank has a part, with the rows of the whole."""
+        return {number: len(one) for number, one in self.divided(header).items() if is_sharded(one)}
+
     def checksums(self) -> tuple[list[str], torch.Tensor]:
         """Returns the names of all parameters and an int64 sum over each one's bit patterns, on the device."""
-        parameters = self._parameters()
+        parameters = {name: p for name, p in self._parameters().items() if not is_sharded(p)}
         sums = [sum_of_bits(parameter) for parameter in parameters.values()]
         return list(parameters), torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64)
 
@@ -327,7 +347,7 @@ class TrainingState:
 
     def _all_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for number, model in enumerate(self.models):
-            yield from model.named_parameters(self._prefix(number))
+            yield from named_parameters(model, self._prefix(number))
         for number, optimizer in enumerate(self.optimizers):
             for group_number, group in enumerate(optimizer.param_groups):
                 for place, parameter in enumerate(group["params"]):
@@ -365,7 +385,7 @@ class TrainingState:
             zip([*(name for name, _ in header["parameters"]), *header["buffers"]], forms(header), strict=False)
         )
         for name, tensor in (*parameters.items(), *buffers.items()):
-            form = TensorForm.of(tensor)
+            form = TensorForm.of(local(tensor))
             if str(form) != str(known[name]):
                 raise StateMismatch(
                     f"{name} is {form} on this rank and {known[name]} on {sender}; all ranks must build the same model"

@@ -34,6 +34,17 @@ from elastic_launcher.torch.step.autoscale import propose
 from elastic_launcher.torch.step.memory import ADVICE, free_memory, lower_limit
 from elastic_launcher.torch.step.prepare import check_replaced
 
+OF_NODE = (
+    "the ranks of a node share one model, and run the same micro-batches: none of them can do its own again in smaller "
+    "ones. Lower max_batch_per_gpu"
+)
+
+NOT_FINITE = (
+    "the loss of a micro-batch that does not count is not finite. With a sharded model its backward pass runs all the "
+    "same, and would make the gradient of the whole node nan. Divide by at least 1 where a mean is over tokens, and "
+    "give job.backward their number as weight"
+)
+
 
 class Backward:
     """Ends the steps of one job in one process."""
@@ -144,6 +155,9 @@ class Backward:
         """
         session, micro = self._session, self._session.micro
         assert micro is not None
+        if session.shards is not None:
+            error.add_note(OF_NODE)
+            raise error
         call = max(0, micro.calls - bool(micro.broke))
         alone = session.membership is None or session.membership.world_size == 1
         reduced = not alone and (session.reducer.has_begun or (micro.last and call > session.position.calls))
@@ -212,12 +226,14 @@ class Backward:
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
         operation = Operation(STOP if stop else BREAK)
-        with session.pace.waiting(operation.words(step), meets=BACKWARD):
-            agreement = session.together.leave(
-                group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
-            )
-            self._resizer.finish_sending()
-        self._accept(agreement, signals)
+        parts = session.reducer.parts
+        with session.agreed():
+            with session.pace.waiting(operation.words(step), meets=BACKWARD):
+                agreement = session.together.leave(
+                    group, operation, step, lambda wire: abstain(wire, group, signals, session.device, parts)
+                )
+                self._resizer.finish_sending()
+            self._accept(agreement, signals)
 
     def _accumulate(
         self,
@@ -231,18 +247,24 @@ class Backward:
         session = self._session
         membership = session.need_membership("job.backward")
         point("micro-batch", session.position.step)
-        membership.group.check()
         counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
-        if counted == 0 or loss is None or micro.piece in session.left_out:
+        sharded = session.shards is not None  # its ranks run all backward passes together
+        if not sharded:
+            membership.group.check()
+        if loss is None or (not sharded and (counted == 0 or micro.piece in session.left_out)):
             session.reducer.check_clear()  # what is reduced is added to what there is
             if micro.samples:
                 session.buffers.undo_micro_batch()
             elif not self._resizer.joining:  # a joiner's are being replaced by its peer's
                 session.buffers.undo_step()
             return
+        if counted == 0 and not self._resizer.joining:
+            session.buffers.undo_micro_batch()
+            if not bool(loss.isfinite()):
+                raise ValueError(NOT_FINITE)
         slot = session.reducer.slot(call, only, owner)
         completes = micro.last and call >= session.position.calls
-        expected = completes and session.together.expects(self._operation(call, owner, slot))
+        expected = not sharded and completes and session.together.expects(self._operation(call, owner, slot))
         try:
             session.reducer.accumulate(
                 slot,
@@ -253,6 +275,7 @@ class Backward:
                 samples=micro.samples,
                 group=membership.group if expected else None,
                 part=membership.world_size == 1 and not micro.last,
+                counts=membership.rank < membership.dividing,
             )
         except GroupError:
             raise
@@ -265,29 +288,31 @@ class Backward:
         membership = session.need_membership("job.backward")
         if call < session.position.calls:
             return  # this rank's optimizer took this part of the step before the step had to be done again
-        if self._resizer.take_state():
-            session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
-            session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
-            self._still = {}  # what the peer sent is no forward pass's doing
-        if self._still:
-            session.buffers.refuse_changed(self._still)
-            self._still = {}
-        slot = session.reducer.slot(call, only, owner)
-        share_samples = session.share(micro.count, membership.division).samples
-        signals = self._signals(first=call == 0)
-        operation, step = self._operation(call, owner, slot), session.position.step
-        point("reduction", step)
-        with session.pace.waiting(operation.words(step), meets=BACKWARD):
-            session.begin(operation)
-            agreement = session.reducer.reduce(
-                slot, membership.group, signals, samples=share_samples, count=micro.count
-            )
-            session.together.confirm(membership.group, agreement, operation, step)
-            self._resizer.finish_sending()
-        point("reduced", session.position.step)
-        if session.device.type == "cuda":
-            torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
-        if not self._accept(agreement, signals):
+        with session.agreed():
+            if self._resizer.take_state():
+                session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
+                session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
+                self._still = {}  # what the peer sent is no forward pass's doing
+            if self._still:
+                session.buffers.refuse_changed(self._still)
+                self._still = {}
+            slot = session.reducer.slot(call, only, owner)
+            share_samples = session.share(micro.count, membership.division).samples
+            signals = self._signals(first=call == 0)
+            operation, step = self._operation(call, owner, slot), session.position.step
+            point("reduction", step)
+            with session.pace.waiting(operation.words(step), meets=BACKWARD):
+                session.begin(operation)
+                agreement = session.reducer.reduce(
+                    slot, membership.group, signals, samples=share_samples, count=micro.count
+                )
+                session.together.confirm(membership.group, agreement, operation, step)
+                self._resizer.finish_sending()
+            point("reduced", session.position.step)
+            if session.device.type == "cuda":
+                torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
+            accepted = self._accept(agreement, signals)
+        if not accepted:
             micro.dropped = True
             return
         session.reduced()

@@ -62,7 +62,8 @@ class StepEngine:
         self.recovery = Recovery(session, self._resizer, self._plan)
         self._backward = Backward(session, self._resizer, self.recovery, self._plan)
         self._pieces: list[Piece] = []  # of this rank in the step that runs
-        self._samples = 0  # in them that count
+        self._sizes: tuple[int, ...] = ()  # how many samples of each count
+        self._samples = 0  # in all of them
         self._count = 0  # of the step, over all ranks
         self._warned = False
         self._carried = 0  # optimizers whose state is known to travel
@@ -172,13 +173,14 @@ class StepEngine:
         """
         session = self._session
         while self._is_left():
-            if session.stop_reason is not None:
+            if session.wants_stop():
                 self.exchange(stop=True)
                 continue
             try:
                 point("begin", session.position.step)
-                self._resizer.before_step()
-                session.need_membership("a step").group.check()  # a step that can't be done has nothing loaded
+                with session.agreed():
+                    self._resizer.before_step()
+                    session.need_membership("a step").group.check()  # a step that can't be done has nothing loaded
                 self._begin_try()
                 return True
             except GroupError as error:
@@ -195,6 +197,7 @@ class StepEngine:
         self._plan.load(self._data)
         mine = session.share(samples.count, membership.division)
         self._pieces = pieces_of(position.order(), samples, mine)
+        self._sizes = mine.micro_batches or (0,)
         self._samples, self._count = mine.samples, samples.count
         session.pace.begin_work([size for _, _, size in self._pieces], position.step)
 
@@ -203,8 +206,7 @@ class StepEngine:
 
         A rank without a share gets one with a few samples of which nothing is kept: it takes part in the reduction.
         """
-        for number, piece in enumerate(self._pieces):
-            samples = piece[2] if self._samples else 0
+        for number, (piece, samples) in enumerate(zip(self._pieces, self._sizes, strict=True)):
             last = number == len(self._pieces) - 1
             micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece)
             yield micro
@@ -222,7 +224,7 @@ class StepEngine:
     def begin_micro_batch(self, micro: MicroBatch) -> None:
         """Begins the work on a micro-batch, whose samples are there."""
         session = self._session
-        if micro.samples:
+        if micro.samples or session.shards is not None:
             session.buffers.begin_micro_batch()
         session.asked = False
         session.micro = micro
@@ -379,7 +381,7 @@ class StepEngine:
             SystemExit: With 0, on a rank that leaves the job.
         """
         session = self._session
-        stop = session.stop_reason is not None
+        stop = session.wants_stop()
         if self._has_step(data) and not session.over:
             self.exchange(stop=stop)
             if not session.over:

@@ -72,7 +72,7 @@ class StepLoop:
         session = self._session
         if session.position.phase > session.course.phase:
             return True
-        if session.stop_reason is not None and not session.over and not is_over(session):
+        if session.wants_stop() and not session.over and not is_over(session):
             self._engine.exchange(stop=True)
         return session.over or is_over(session)
 

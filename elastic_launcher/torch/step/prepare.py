@@ -20,8 +20,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.grad_scaler import forget_all, has_work
+from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.session import LEAVE_OUT
+from elastic_launcher.torch.shard.model import is_sharded_model, set_up
+from elastic_launcher.torch.shard.node import find_node
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.step.learning_rate import scaled
 
@@ -30,10 +34,11 @@ if TYPE_CHECKING:
 
 WRAPPERS = {
     "DistributedDataParallel": "job.prepare does what DDP does; pass the bare module",
-    "FullyShardedDataParallel": "sharded models are not resized in process; pass the bare module",
+    "FullyShardedDataParallel": "shard it by torch.distributed.fsdp.fully_shard instead; see docs/sharded.md",
     "DataParallel": "job.prepare uses one GPU per rank; pass the bare module",
 }
 
+SCALER = "a GradScaler is not supported with a sharded model; train it in bfloat16 instead"
 SHARPNESS_AWARE = ("first_step", "second_step")  # what sharpness-aware optimizers call their two halves
 _sessions: list[weakref.ref[Session]] = []
 
@@ -59,12 +64,39 @@ def prepare(session: Session, things: tuple[Any, ...]) -> Any:
 
 def _prepare_model(session: Session, model: nn.Module) -> None:
     name = type(model).__name__
-    if name in WRAPPERS or name.startswith("FSDP"):
-        raise TypeError(f"the model is wrapped in {name}: {WRAPPERS.get(name, WRAPPERS['FullyShardedDataParallel'])}")
+    if name in WRAPPERS:
+        raise TypeError(f"the model is wrapped in {name}: {WRAPPERS[name]}")
     _check_parts(session, model)
-    model.to(session.device)
+    if is_sharded_model(model):
+        _share_model(session, model)
+    else:
+        model.to(session.device)
+    if session.shards is not None and not all(map(is_sharded_model, [*session.models, model])):
+        raise TypeError("sharded models and whole ones can't be trained in one job: shard all of them by fully_shard")
     session.state.models.append(model)
     session.buffers.add([model])
+
+
+def _share_model(session: Session, model: nn.Module) -> None:
+    """Sets a sharded model up, and finds the ranks of this node with which this one shares it.
+
+    Raises:
+        TypeError: If it is not sharded as a job can train it, or the job does what a sharded model can't.
+    """
+    set_up(model)
+    if session.finds_limit:
+        raise TypeError('max_batch_per_gpu="auto" is not supported with a sharded model; give a number')
+    if session.noise is not None:
+        raise TypeError("an adaptive batch is not supported with a sharded model; leave autoscale_batch_size out")
+    if session.state.scalers:
+        raise TypeError(SCALER)
+    if session.shards is not None:
+        return
+    session.shards = find_node(leave)
+    if session.member is not None:
+        session.member.formations.shards = session.shards.size
+    elif session.membership is not None:  # one node, by plain torchrun
+        session.membership.group.set_replicas(Group("one node", 0, 1))
 
 
 def check_replaced(session: Session) -> None:
@@ -96,11 +128,6 @@ def _check_parts(session: Session, model: nn.Module) -> None:
                 f"{path or 'the model'} is a SyncBatchNorm, which waits for all ranks in each forward pass: ranks have "
                 "different numbers of those, and come and go; use BatchNorm1d, BatchNorm2d or BatchNorm3d, whose "
                 "running statistics are averaged over the ranks after each step"
-            )
-    for path, parameter in model.named_parameters():
-        if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
-            raise TypeError(
-                f"{path} is a DTensor; sharded models are not resized in process: pass the model before it is sharded"
             )
     for path, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
@@ -261,6 +288,8 @@ def warn_of_unprepared_schedulers(session: Session) -> None:
 
 
 def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:
+    if session.shards is not None:
+        raise TypeError(SCALER)
     name = f"scaler {len(session.state.scalers)}"
     session.state.scalers.append(scaler)
     for method in ("unscale_", "step", "update"):

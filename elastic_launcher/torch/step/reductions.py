@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from elastic_launcher.batch import share
+from elastic_launcher.batch import Share, share, share_of_node
 from elastic_launcher.batch_schedule import StepSamples
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import Group
@@ -70,14 +70,22 @@ def each_batch(
     """Yields the batches of a rank's share of a data set in order: each with how many samples it has, and whether they
     count. A rank without a share gets some that don't.
 
-    ``check`` raises `GroupError` if a peer was lost.
+    ``check`` raises `GroupError` if a peer was lost; ranks that share a model learn of that together, afterwards.
     """
-    mine = share(loader.size, session.limited(session.max_batch_per_gpu), division.ranks, division.rank)
+    mine = _share(session, loader.size, division)
     pieces = pieces_of(0, StepSamples(0, loader.size), mine)
-    for number, piece in enumerate(pieces):
-        check()
+    for number, (piece, samples) in enumerate(zip(pieces, mine.micro_batches or (0,), strict=True)):
+        if session.shards is None:
+            check()
         loader.want(pieces[number : number + loader.ahead + 1])
-        yield loader.take(piece), piece[2], mine.samples > 0
+        yield loader.take(piece), piece[2], samples > 0
+
+
+def _share(session: Session, size: int, division: Division) -> Share:
+    most = session.limited(session.max_batch_per_gpu)
+    if session.shards is not None and division.ranks % session.shards.size == 0:
+        return share_of_node(size, most, division.ranks, division.rank, session.shards.size)
+    return share(size, most, division.ranks, division.rank)
 
 
 def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, Number]:

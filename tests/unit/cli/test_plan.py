@@ -186,6 +186,30 @@ def test_where_nothing_can_be_planned_it_says_what_to_do(
     assert message in result.stderr and len(result.stderr.splitlines()) == 1
 
 
+def test_the_ranks_of_a_node_that_share_a_model_run_as_many_micro_batches() -> None:
+    rows = cells(planned(9, 2, "--world-size", "4", "--shard", "2"))
+    assert [row[1:] for row in rows] == [
+        ["3", "0", "2 + 1"],
+        ["2", "3", "2 x 1"],
+        ["2", "5", "2"],
+        ["2", "7", "2"],
+    ]
+    assert [row[0] for row in cells(planned(9, 2, "--shard", "2"))] == ["2", "4", "6", "8"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--shard", "2", "--world-size", "3"), "world_size is 3; it must be a multiple of nproc_per_node, 2"),
+        (("--shard", "0"), "--shard is '0'; it must be a whole number, 1 or more"),
+        (("--shard", "2", "--batch-norm"), "--batch-norm doesn't go with --shard"),
+    ],
+)
+def test_what_does_not_go_with_a_sharded_model_is_named(more: tuple[str, ...], message: str) -> None:
+    result = planned(9, 2, *more)
+    assert result.exit_code == 2 and message in " ".join(result.stderr.split())
+
+
 def test_a_model_with_batch_norm_has_no_micro_batch_of_one_sample() -> None:
     assert [row[1] for row in cells(planned(4, 32, "--world-size", "3"))] == ["2", "1", "1"]
     assert [row[1] for row in cells(planned(4, 32, "--world-size", "3", "--batch-norm"))] == ["2", "2", "0"]

@@ -77,15 +77,6 @@ def data_parallel() -> nn.Module:
     return nn.parallel.DistributedDataParallel(linear())
 
 
-def sharded() -> nn.Module:
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError:  # torch 2.5
-        from torch.distributed._composable.fsdp import fully_shard
-
-    return fully_shard(linear(), mesh=init_device_mesh("cpu", (1,)))
-
-
 def with_a_dtensor() -> nn.Module:
     model = nn.Sequential(linear())
     weight = distribute_tensor(model[0].weight.detach(), init_device_mesh("cpu", (1,)), [Shard(0)])
@@ -97,8 +88,7 @@ def with_a_dtensor() -> nn.Module:
     ("make", "said"),
     [
         (data_parallel, ["DistributedDataParallel", "bare module"]),
-        (sharded, ["FSDPLinear", "bare module"]),
-        (with_a_dtensor, ["0.weight is a DTensor", "before it is sharded"]),
+        (with_a_dtensor, ["not sharded by fully_shard as a whole", "tensor parallelism"]),
     ],
 )
 @pytest.mark.usefixtures("torch_world")

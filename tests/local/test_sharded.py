@@ -1,0 +1,197 @@
+"""A model that is sharded within each node trains as one plain process does, through resizes and losses of nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from elastic_launcher.config import ExitCode
+from tests.support.launches import Launcher, assert_no_process, launched
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG, allow, formed
+from tests.support.scripts.shard_memory import MODEL_BYTES
+from tests.support.scripts.shard_train import SEED, Options, Texts, Transformer, loss_of, model_as_built, optimizer_of
+from tests.support.step_indices import step_indices
+
+SCRIPT = SCRIPTS / "shard_train.py"
+
+
+def train_plain(options: Options, steps: int) -> tuple[Transformer, list[float], list[float]]:
+    """Returns the model after so many steps of plain torch, and each step's loss and gradient norm."""
+    model = model_as_built(options.mixed)
+    optimizer, texts = optimizer_of(model), Texts(options.samples)
+    a_pass = -(-options.samples // options.batch)
+    losses, norms = [], []
+    for step in range(steps):
+        epoch, at = divmod(step, a_pass)
+        chosen = step_indices(options.samples, options.batch, SEED, epoch, at, True, False)
+        optimizer.zero_grad()
+        loss, _ = loss_of(model, texts.tokens[chosen], texts.wanted[chosen])
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip).item())
+        losses.append(loss.item())
+        optimizer.step()
+    return model, losses, norms
+
+
+def assert_plain_training(options: Options, job: Launcher) -> int:
+    """Fails unless what has been trained is what plain torch trains; returns the number of steps."""
+    folder = Path(options.folder)
+    end = torch.load(folder / "end.pt", weights_only=True)
+    steps: int = end["steps"]
+    plain, losses, norms = train_plain(options, steps)
+    close = {"rel": 0.02, "abs": 0.02} if options.mixed else {"rel": 1e-10, "abs": 1e-11}
+    begun = {event["first_step"] for event in job.events.of("generation_formed")}
+    computed = set()
+    for file in folder.glob("*.jsonl"):
+        for row in map(json.loads, file.read_text().splitlines()):
+            assert row["loss"] == pytest.approx(losses[row["step"] - 1], **close)
+            if row["norm"] or row["step"] not in begun:  # only a step that broke can have been taken from another node
+                assert row["norm"] == pytest.approx(norms[row["step"] - 1], **close)
+                computed.add(row["step"])
+    assert computed == set(range(1, steps + 1))
+    for name, tensor in plain.state_dict().items():
+        assert end["model"][name].numpy() == pytest.approx(tensor.numpy(), **close), name
+    scores = plain(Texts(options.samples).tokens).detach()
+    assert end["scores"].double().numpy() == pytest.approx(
+        scores.flatten(1).numpy(), **{**close, "abs": close["abs"] * 5}
+    )
+    assert end["sums"] == pytest.approx({"squares": scores.square().sum().item(), "count": options.samples}, **close)
+    assert_no_process(job.work_dir)
+    return steps
+
+
+def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_loss(tmp_path: Path) -> None:
+    hints, options = tmp_path / "hints.json", Options(str(tmp_path), pace=0.005)
+    allow(hints, 2)
+    arguments = ("--nodes", "1:2", "--nproc-per-node", "2", "--hints", hints, "--", SCRIPT, json.dumps(vars(options)))
+    with launched(*arguments, cwd=tmp_path) as job:
+        formed(job, 2, 0)
+        allow(hints, 4)
+        last = formed(job, 4, 1)
+        pids = {member["member"]: member["pid"] for node in job.status()["nodes"] for member in node["members"]}
+        os.kill(pids[last["members"][-1]["member"]], signal.SIGKILL)
+        last = formed(job, 2, last["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_plain_training(options, job) > last["first_step"]
+
+
+@pytest.mark.thorough
+def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_notice(tmp_path: Path) -> None:
+    hints, options = tmp_path / "hints.json", Options(str(tmp_path), pace=0.005)
+    allow(hints, 2)
+    arguments = ("--nodes", "1:3", "--nproc-per-node", "2", "--hints", hints, "--", SCRIPT, json.dumps(vars(options)))
+    with launched(*arguments, cwd=tmp_path) as job:
+        formed(job, 2, 0)
+        allow(hints, 6)
+        last = formed(job, 6, 1)
+        allow(hints, 4)
+        last = formed(job, 4, last["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_plain_training(options, job) > last["first_step"]
+
+
+FAULTS = {
+    "a rank that breaks after the reduction, with its node, takes the step from another node": "break=reduced@6:3",
+    "ranks of two nodes that break, one after the other": "break=reduced@6:2,break=reduced@12:3,break=reduction@18:4",
+    "a rank is killed before the reduction": "reduction@9:4",
+    "a rank is killed after the reduction": "reduced@9:1",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_a_node_stays_whole_or_goes_whole(faults: str, tmp_path: Path) -> None:
+    options = Options(str(tmp_path), epochs=6)
+    with launched(
+        *("--nodes", "2:2", "--nproc-per-node", "2", "--", SCRIPT, json.dumps(vars(options))),
+        cwd=tmp_path,
+        environment={"ELASTIC_FAULT": faults},
+    ) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert job.events.of("node_lost") or job.events.of("step_redone") or "break" in faults
+    assert assert_plain_training(options, job) == 30
+
+
+@pytest.mark.thorough
+def test_where_no_node_is_left_the_next_one_takes_the_last_checkpoint(tmp_path: Path) -> None:
+    options = Options(str(tmp_path), epochs=6)
+    with launched(
+        *("--nodes", "1:1", "--nproc-per-node", "2", "--checkpoint-every", "5 steps"),
+        *("--", SCRIPT, json.dumps(vars(options))),
+        cwd=tmp_path,
+        environment={"ELASTIC_FAULT": "reduction@12:2"},
+    ) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert 0 < job.events.of("generation_formed")[1]["first_step"] <= 12
+    assert assert_plain_training(options, job) == 30
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["recompute", "compiled", "mixed"])
+def test_a_model_that_is_recomputed_compiled_or_in_bfloat16(kind: str, tmp_path: Path) -> None:
+    options = Options(str(tmp_path), epochs=2, **{kind: True})
+    with launched(
+        *("--nodes", "2:2", "--nproc-per-node", "2", "--", SCRIPT, json.dumps(vars(options))),
+        cwd=tmp_path,
+        environment={"ELASTIC_FAULT": "reduction@4:4"},
+    ) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert job.events.of("step_redone")
+    assert assert_plain_training(options, job) == 10
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("nproc", "batch", "micro"), [(2, 25, 3), (4, 9, 1), (2, 3, 2)])
+def test_two_of_three_nodes_are_killed_at_once(nproc: int, batch: int, micro: int, tmp_path: Path) -> None:
+    options = Options(str(tmp_path), samples=26, batch=batch, micro=micro, pace=0.01, recompute=nproc == 4)
+    arguments = ("--nodes", "1:3", "--nproc-per-node", str(nproc), "--", SCRIPT, json.dumps(vars(options)))
+    with launched(*arguments, cwd=tmp_path) as job:
+        last = formed(job, 3 * nproc, 0)
+        for node in {member["node"] for member in last["members"][nproc:]}:
+            os.kill(job.node_pid(node), signal.SIGKILL)
+        last = formed(job, 3 * nproc, last["generation"])
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert len(job.events.of("node_lost")) == 2
+    assert assert_plain_training(options, job) > last["first_step"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (2, 1)])
+def test_a_checkpoint_loads_on_nodes_of_another_size(before: int, after: int, tmp_path: Path) -> None:
+    options = Options(str(tmp_path), pace=0.005)
+    script = ("--", SCRIPT, json.dumps(vars(options)))
+    with launched("--nodes", "2:2", "--nproc-per-node", str(before), *script, cwd=tmp_path) as job:
+        formed(job, 2 * before, 0)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
+    saved = job.events.of("checkpoint_saved")[-1]["step"]
+    with launched("--nodes", "1:1", "--nproc-per-node", str(after), *script, cwd=tmp_path) as job:
+        job.events.wait("progress", lambda event: event["step"] > saved + 5, LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert assert_plain_training(options, job) > saved
+
+
+@pytest.mark.thorough
+def test_no_rank_ever_has_the_whole_model_beside_its_parts(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 4)
+    arguments = ("--nodes", "1:2", "--nproc-per-node", "4", "--hints", hints, "--", SCRIPTS / "shard_memory.py")
+    with launched(*arguments, tmp_path, cwd=tmp_path) as job:
+        formed(job, 4, 0, 3 * LONG)
+        allow(hints, 8)
+        formed(job, 8, 1, 3 * LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    grown = [int(file.read_text()) for file in tmp_path.glob("rank-*")]
+    part = MODEL_BYTES / 4  # its parameters, its gradients, these on their way to the other nodes, a checkpoint's copy
+    assert len(grown) == 8 and 2 * part < min(grown) <= max(grown) < 6 * part

@@ -1,0 +1,99 @@
+"""What a job refuses of a sharded model, at the call that brings it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+
+from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.shard.node import find_node
+from tests.support.thread_group import run_ranks, thread_job
+
+
+@pytest.fixture(autouse=True)
+def node_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch's own default group, of a node with one rank."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def job_alone() -> Job:
+    return run_ranks(1, lambda group: thread_job(group, 4, 4))[0]
+
+
+def sharded() -> nn.Module:
+    model = nn.Linear(2, 1)
+    fully_shard(model)
+    return model
+
+
+def scaler() -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu")
+
+
+def finds_its_limit(job: Job) -> None:
+    job._session.finds_limit = True
+    job.prepare(sharded())
+
+
+def measures_noise(job: Job) -> None:
+    job._session.measure_noise()
+    job.prepare(sharded())
+
+
+def measures_noise_later(job: Job) -> None:
+    job.prepare(sharded())
+    job._session.measure_noise()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda job: job.prepare(nn.Linear(2, 1), sharded()), "shard all of them by fully_shard"),
+        (lambda job: job.prepare(sharded(), nn.Linear(2, 1)), "shard all of them by fully_shard"),
+        (lambda job: job.prepare(sharded(), scaler()), "a GradScaler is not supported with a sharded model"),
+        (lambda job: job.prepare(scaler(), sharded()), "a GradScaler is not supported with a sharded model"),
+        (finds_its_limit, 'max_batch_per_gpu="auto" is not supported with a sharded model'),
+        (measures_noise, "an adaptive batch is not supported with a sharded model"),
+        (measures_noise_later, "an adaptive batch, is not supported with a sharded model"),
+    ],
+)
+def test_a_job_refuses(act: Callable[[Job], Any], words: str) -> None:
+    with pytest.raises((TypeError, RuntimeError), match=words):
+        act(job_alone())
+
+
+@pytest.mark.parametrize(
+    ("give", "words"),
+    [
+        (lambda job, loss, optimizer: job.backward(None, weight=0), "needs a loss with a gradient"),
+        (lambda job, loss, optimizer: job.backward(loss.detach(), weight=0), "needs a loss with a gradient"),
+        (lambda job, loss, optimizer: job.backward(loss, optimizer=optimizer), "takes no optimizer"),
+        (lambda job, loss, optimizer: job.backward(loss.bfloat16()), "the loss of a sharded model is bfloat16"),
+    ],
+)
+def test_backward_refuses(give: Callable[..., None], words: str) -> None:
+    job = job_alone()
+    model, optimizer = job.prepare(model := sharded(), torch.optim.SGD(model.parameters(), lr=0.1))
+    for (x,) in job.dataloader(TensorDataset(torch.ones(4, 2))):
+        with pytest.raises(ValueError, match=words):
+            give(job, model(x).mean(), optimizer)
+        return
+
+
+def test_a_group_of_several_nodes_is_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter([[b"1", b"2"]])
+    monkeypatch.setattr(
+        "elastic_launcher.torch.collectives.group.Group.all_gather_bytes", lambda group, mine: next(names)
+    )
+    with pytest.raises(TypeError, match=r"make it by elastic\.init_node_group"):
+        find_node(lambda reason: None)
