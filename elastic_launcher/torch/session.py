@@ -22,6 +22,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
+from elastic_launcher.torch.gradients.ordered import OrderedReducer
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
@@ -33,6 +34,7 @@ from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
+from elastic_launcher.virtual_ranks import held
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.membership.environment import Launch
@@ -105,6 +107,9 @@ class Session:
         known_limit: The largest micro-batch that fits into this rank's memory, where one did not; None otherwise.
         times: Of this rank's steps, by configuration.
         autoscaling: The adaptive batch; None where the global batch is fixed.
+        virtual_ranks: Among how many virtual ranks each step is divided, whatever the number of ranks (see
+            `virtual_ranks`); 0 where it is divided among the ranks.
+        ordered: The reducer, where there are virtual ranks.
     """
 
     schedule: BatchSchedule
@@ -146,6 +151,8 @@ class Session:
     known_limit: int | None = None
     times: Observations = field(default_factory=Observations)
     autoscaling: Autoscaling | None = None
+    virtual_ranks: int = 0
+    ordered: OrderedReducer | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -153,7 +160,14 @@ class Session:
     _parameters: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of, self.too_few_for_two_passes)
+        gradients = (self.parameters, self.buffers, self.device, self.name_of)
+        if self.virtual_ranks:
+            self.ordered = OrderedReducer(
+                *gradients,
+                virtual_ranks=self.virtual_ranks,
+                division=lambda: self.need_membership("a step").division,
+            )
+        self.reducer = self.ordered or Reducer(*gradients, self.too_few_for_two_passes)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -293,6 +307,21 @@ class Session:
                 f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
                 "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
             ) from None
+
+    def divisions(self, division: Division) -> list[Division]:
+        """Returns as whom a rank works: as itself, or as each of its virtual ranks; as none of them if it has none."""
+        if not self.virtual_ranks:
+            return [division]
+        own = held(self.virtual_ranks, division.ranks, division.rank) or [self.virtual_ranks]
+        return [Division(number, self.virtual_ranks) for number in own]
+
+    def shares(self, count: int, division: Division) -> dict[int, Share]:
+        """Returns what a rank does of a step of so many samples: its share, or those of its virtual ranks, by number.
+
+        Raises:
+            ValueError: See `share`.
+        """
+        return {one.rank: self.share(count, one) for one in self.divisions(division)}
 
     def too_few_for_two_passes(self) -> str:
         """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""

@@ -21,11 +21,13 @@ class Wire:
         buckets: Elements, data type and kind of device of each bucket, in order.
         head: Where the ranks' signals begin in the last of them.
         whole: Elements of the models' buffers of whole numbers.
+        rows: How many rows of each bucket a rank brings, where they are added in a fixed order; 0 where they are not.
     """
 
     buckets: tuple[tuple[int, str, str], ...]
     head: int = 0
     whole: int = 0
+    rows: int = 0
 
     @property
     def elements(self) -> int:
@@ -82,7 +84,7 @@ def read_operation(data: bytes) -> tuple[Operation, int, str]:
     if wire is None:
         return Operation(**content), step, acted
     buckets = tuple((int(numel), str(kind), str(device)) for numel, kind, device in wire["buckets"])
-    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"])), step, acted
+    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"], wire["rows"])), step, acted
 
 
 def find_common(operations: Sequence[Operation]) -> Operation | None:

@@ -27,7 +27,7 @@ import torch
 
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.work import GroupError
-from elastic_launcher.torch.data.micro_batches import MicroBatch, Piece, pieces_of
+from elastic_launcher.torch.data.micro_batches import MicroBatch, Part, Piece, parts_of, pieces_of
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import Hooks
@@ -62,6 +62,7 @@ class StepEngine:
         self.recovery = Recovery(session, self._resizer, self._plan)
         self._backward = Backward(session, self._resizer, self.recovery, self._plan)
         self._pieces: list[Piece] = []  # of this rank in the step that runs
+        self._parts: list[Part] = []  # to which virtual ranks they belong, where there are some
         self._samples = 0  # in them that count
         self._count = 0  # of the step, over all ranks
         self._warned = False
@@ -101,7 +102,7 @@ class StepEngine:
         begin_at_start(session, data)
         check_loop(session, data)
         for count in session.data_pass(data, session.position).counts():
-            session.share(count, Division(0, 1))
+            session.shares(count, Division(0, 1))
         session.data = data
         return True
 
@@ -192,9 +193,10 @@ class StepEngine:
         rng.seed_all(rng.step_seed(session.seed, position.step, membership.rank), session.device)
         self._backward.begin_step()
         self._plan.load(self._data)
-        mine = session.share(samples.count, membership.division)
-        self._pieces = pieces_of(position.order(), samples, mine)
-        self._samples, self._count = mine.samples, samples.count
+        mine = session.shares(samples.count, membership.division)
+        self._pieces = pieces_of(position.order(), samples, mine.values())
+        self._parts = parts_of(mine) if session.virtual_ranks else []
+        self._samples, self._count = sum(share.samples for share in mine.values()), samples.count
         session.pace.begin_work([size for _, _, size in self._pieces], position.step)
 
     def micro_batches(self) -> Iterator[MicroBatch]:
@@ -205,7 +207,8 @@ class StepEngine:
         for number, piece in enumerate(self._pieces):
             samples = piece[2] if self._samples else 0
             last = number == len(self._pieces) - 1
-            micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece)
+            part = self._parts[number] if self._parts else None
+            micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece, part=part)
             yield micro
             if micro.dropped:
                 return
@@ -221,10 +224,19 @@ class StepEngine:
     def begin_micro_batch(self, micro: MicroBatch) -> None:
         """Begins the work on a micro-batch, whose samples are there."""
         session = self._session
+        if micro.part is not None and micro.part.first:
+            self._begin_part(micro.part)
         if micro.samples:
             session.buffers.begin_micro_batch()
         session.asked = False
         session.micro = micro
+
+    def _begin_part(self, part: Part) -> None:
+        """Begins the work of a virtual rank, as a process of its own would: from the beginning of the step."""
+        session = self._session
+        seed = rng.step_seed(session.seed, session.position.step, part.virtual_rank)
+        rng.seed_all(seed, session.device)
+        session.buffers.undo_step()
 
     def backward(
         self,
