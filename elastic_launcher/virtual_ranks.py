@@ -54,9 +54,13 @@ class OrderedSum(Generic[T]):
         """The virtual rank that comes next; None before the first one."""
         return self._nodes[-1][0].start + self._nodes[-1][0].size if self._nodes else None
 
+    def adds(self, block: Block) -> bool:
+        """Whether the value of the next block is added to another one at once, and not kept."""
+        return bool(self._nodes) and block.is_sibling_of(self._nodes[-1][0])
+
     def append(self, block: Block, value: T) -> None:
         """Adds the value of the next block."""
-        while self._nodes and block.is_sibling_of(self._nodes[-1][0]):
+        while self.adds(block):
             left, before = self._nodes.pop()
             block, value = Block(left.start, 2 * left.size), self._add(before, value)
         self._nodes.append((block, value))

@@ -162,6 +162,7 @@ class Session:
     def __post_init__(self) -> None:
         gradients = (self.parameters, self.buffers, self.device, self.name_of)
         if self.virtual_ranks:
+            self.state.arithmetic = {"virtual ranks": self.virtual_ranks, "max_batch_per_gpu": self.max_batch_per_gpu}
             self.ordered = OrderedReducer(
                 *gradients,
                 virtual_ranks=self.virtual_ranks,

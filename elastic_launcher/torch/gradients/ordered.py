@@ -120,8 +120,8 @@ class OrderedReducer(Reducer):
 
     def _append(self, virtual_rank: int, flats: Flats) -> None:
         """Adds a leaf, and keeps a copy of it where another one will be made in its memory."""
-        last = virtual_rank == self._own().stop - 1
-        self._sum.append(Block(virtual_rank), flats if last else [flat.clone() for flat in flats])
+        block, last = Block(virtual_rank), virtual_rank == self._own().stop - 1
+        self._sum.append(block, flats if last or self._sum.adds(block) else [flat.clone() for flat in flats])
 
     def _add_empty(self, slot: Slot) -> None:
         """Adds the leaves of this rank's virtual ranks without samples, which are its last ones."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.adaptive.learning_rate import rule_of
+from elastic_launcher.torch.determinism import surroundings
 from elastic_launcher.torch.state.tensors import form
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
         "epochs": session.epochs or 0,
         **data_of(data),
     }
+    if session.virtual_ranks:
+        found["virtual ranks (deterministic=)"] = session.virtual_ranks
+        found |= surroundings(session.device)
     if session.autoscaling is not None:
         bounds = session.autoscaling.bounds
         accumulates = "" if bounds.accumulation else ", one at a time"

@@ -32,7 +32,7 @@ from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.step.autoscale import propose
-from elastic_launcher.torch.step.memory import ADVICE, free_memory, lower_limit
+from elastic_launcher.torch.step.memory import advice, free_memory, lower_limit
 from elastic_launcher.torch.step.prepare import check_replaced
 
 TWO_CALLS = (
@@ -164,7 +164,7 @@ class Backward:
             raise error
         searches = micro.rehearsal and micro.fits > 0
         if not searches and not lower_limit(session, micro):
-            error.add_note(ADVICE)
+            error.add_note(advice(session))
             raise error
         session.lose_gradients()
         free_memory(session, error, loss)
