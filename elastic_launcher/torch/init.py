@@ -14,8 +14,8 @@ from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.host.output import spare_output
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import build_group, group_from_store
-from elastic_launcher.torch.determinism import be_deterministic
 from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.membership.determinism import be_deterministic
 from elastic_launcher.torch.membership.environment import choose_device, read_batch, read_launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation, Membership

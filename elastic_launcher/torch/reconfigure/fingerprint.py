@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.adaptive.learning_rate import rule_of
-from elastic_launcher.torch.determinism import surroundings
+from elastic_launcher.torch.membership.determinism import surroundings
 from elastic_launcher.torch.state.tensors import form
 
 if TYPE_CHECKING:

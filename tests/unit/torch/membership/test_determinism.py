@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from elastic_launcher.torch.determinism import be_deterministic, surroundings
 from elastic_launcher.torch.init import init
+from elastic_launcher.torch.membership.determinism import be_deterministic, surroundings
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.support.thread_group import CPU, run_ranks, thread_job
