@@ -221,6 +221,21 @@ def _refuse(gradient: torch.Tensor) -> torch.Tensor:
     raise ArithmeticError
 
 
+def test_a_rank_that_stops_takes_part_in_the_reduction_of_the_others() -> None:
+    """By 6 virtual ranks on 2 ranks, each of which brings two sums."""
+
+    def stopping(job: Job, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(job, model, x, y)
+        if job.step == 2 and job.world_size == (job.rank or 0) + 1:
+            job.stop()
+
+    wanted = train(1, 6, step=stopping)[0]
+    assert len(wanted.losses) == 2
+    for world_size in (2, 4):
+        for found in train(world_size, 6, step=stopping):
+            assert_equal(found, wanted)
+
+
 def test_rows_of_a_data_set_come_from_the_same_batches() -> None:
     def body(group: ThreadGroup) -> torch.Tensor:
         job = thread_job(group, BATCH, MOST, virtual_ranks=VIRTUAL)
