@@ -15,7 +15,7 @@ from elastic_launcher.torch.collectives import consensus
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Wire
-from elastic_launcher.torch.gradients.buckets import Slot
+from elastic_launcher.torch.gradients.buckets import Layout, Slot
 from elastic_launcher.torch.gradients.exchange import exchange_rows, exchange_votes
 from elastic_launcher.torch.gradients.reducer import OTHER_PARAMETERS, Reducer
 from elastic_launcher.torch.gradients.tail import largest, read_largest, read_riders
@@ -50,12 +50,16 @@ class OrderedReducer(Reducer):
         super().__init__(parameters, buffers, device, name)
         self._virtual_ranks = virtual_ranks
         self._division = division
-        self._forget()
-
-    def _forget(self) -> None:
-        self._sum: OrderedSum[Flats] = OrderedSum(_add)
+        self._sum: OrderedSum[Flats] = OrderedSum(self._add)
         self._most: torch.Tensor | None = None
         self._slot: Slot | None = None
+        self._spare: list[Flats] = []  # memory for copies, as large as the layout's
+        self._layout: Layout | None = None
+
+    def _forget(self) -> None:
+        for _, flats in self._sum.nodes:
+            self._give_back(flats)
+        self._sum, self._most, self._slot = OrderedSum(self._add), None, None
 
     def begin_step(self) -> None:
         """Forgets the last step's sums and gradients."""
@@ -72,9 +76,7 @@ class OrderedReducer(Reducer):
         Raises:
             RuntimeError: If the step's micro-batches are for different parameters.
         """
-        if slot is not (self._slot or slot):
-            raise RuntimeError(OTHER_PARAMETERS)
-        self._slot = slot
+        self._take(slot)
         if slot.weight == 0:
             _clear(slot)
         self._write_tail(slot, consensus.weigh(slot.weight), share)
@@ -87,8 +89,10 @@ class OrderedReducer(Reducer):
 
         Raises:
             GroupError: If a peer was lost. Nothing was put into ``p.grad`` then.
+            RuntimeError: As of `end_part`.
         """
         layout = slot.layout
+        self._take(slot)
         self._buffers.check()
         self._add_empty(slot)
         for number, bucket in enumerate(layout.buckets):
@@ -109,6 +113,18 @@ class OrderedReducer(Reducer):
         self._forget()
         return agreement
 
+    def _take(self, slot: Slot) -> None:
+        """Notes in whose memory this step's leaves are made.
+
+        Raises:
+            RuntimeError: If it is another one than before in this step.
+        """
+        if slot is not (self._slot or slot):
+            raise RuntimeError(OTHER_PARAMETERS)
+        self._slot = slot
+        if slot.layout is not self._layout:
+            self._layout, self._spare = slot.layout, []
+
     def _blocks(self) -> list[list[Block]]:
         """Returns the blocks of each rank that divides this step."""
         ranks = self._division().ranks
@@ -121,14 +137,28 @@ class OrderedReducer(Reducer):
     def _append(self, virtual_rank: int, flats: Flats) -> None:
         """Adds a leaf, and keeps a copy of it where another one will be made in its memory."""
         block, last = Block(virtual_rank), virtual_rank == self._own().stop - 1
-        self._sum.append(block, flats if last or self._sum.adds(block) else [flat.clone() for flat in flats])
+        self._sum.append(block, flats if last or self._sum.adds(block) else self._copied(flats))
+
+    def _copied(self, flats: Flats) -> Flats:
+        copies = self._spare.pop() if self._spare else [torch.empty_like(flat) for flat in flats]
+        torch._foreach_copy_(copies, flats)
+        return copies
+
+    def _add(self, left: Flats, right: Flats) -> Flats:
+        torch._foreach_add_(left, right)
+        self._give_back(right)
+        return left
+
+    def _give_back(self, flats: Flats) -> None:
+        """Keeps the memory of a copy for another one."""
+        if self._layout is not None and flats[0] is not self._layout.buckets[0].flat:
+            self._spare.append(flats)
 
     def _add_empty(self, slot: Slot) -> None:
         """Adds the leaves of this rank's virtual ranks without samples, which are its last ones."""
         own = self._own()
         for virtual_rank in range(own.start if self._sum.stop is None else self._sum.stop, own.stop):
-            leaf = [torch.zeros_like(bucket.flat) for bucket in slot.layout.buckets]
-            self._sum.append(Block(virtual_rank), leaf)
+            self._sum.append(Block(virtual_rank), [torch.zeros_like(bucket.flat) for bucket in slot.layout.buckets])
 
     def _reduce_bucket(self, group: Group, number: int, flat: torch.Tensor) -> None:
         """Puts the sum over all virtual ranks into the memory of a bucket."""
@@ -148,11 +178,6 @@ class OrderedReducer(Reducer):
         """Takes the largest whole numbers of the virtual ranks so far."""
         mine = largest(self._buffers)
         self._most = mine if mine is None or self._most is None else torch.maximum(self._most, mine)
-
-
-def _add(left: Flats, right: Flats) -> Flats:
-    torch._foreach_add_(left, right)
-    return left
 
 
 def _clear(slot: Slot) -> None:
