@@ -16,9 +16,10 @@ from elastic_launcher.keras.backend import keras
 from tests.support.compiler import COMPILER, HEADER
 from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
 from tests.support.launches import launched
+from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
 
-SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "keras_train.py"
+SCRIPT = SCRIPTS / "keras_train.py"
 EPOCHS = 3
 
 

@@ -15,9 +15,10 @@ import torch
 from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
 from tests.support.lightning_modules import MODULES, deciding, train, train_with_fabric
+from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
 
-SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "lightning_train.py"
+SCRIPT = SCRIPTS / "lightning_train.py"
 EPOCHS = 3
 
 

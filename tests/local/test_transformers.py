@@ -14,10 +14,11 @@ import torch
 
 from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
+from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
-from tests.support.transformers_models import ARGUMENTS, history, train_plain
+from tests.support.transformers_models import ARGUMENTS, history, in_float64, train_plain
 
-SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "transformers_train.py"
+SCRIPT = SCRIPTS / "transformers_train.py"
 EPOCHS = 3
 STEPS = 9  # of an epoch
 SLOW = {"learning_rate": 1e-4}  # so that rounding does not grow over hundreds of steps
@@ -25,12 +26,8 @@ SLOW = {"learning_rate": 1e-4}  # so that rounding does not grow over hundreds o
 
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # of models so small, threads would only wait for each other
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-    torch.set_num_threads(threads)
+    with in_float64():
+        yield
 
 
 def assert_as_plain(folder: Path, kind: str, epochs: int = EPOCHS, **arguments: Any) -> int:

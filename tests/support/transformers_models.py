@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,19 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
 }
 KINDS = tuple(ARGUMENTS)
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Trains in float64, and in one thread: for models so small, several would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
 
 
 class Texts(Dataset[Any]):

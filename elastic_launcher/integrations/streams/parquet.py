@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from elastic_launcher.integrations.streams.shards import lanes_of_files, open_file
+from elastic_launcher.integrations.streams.shards import check_files, lanes_of_files, open_file
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 ROWS = 1024  # that are decoded at once
@@ -33,8 +33,10 @@ def lanes(
 
     Raises:
         ImportError: If pyarrow is missing.
+        TypeError: If files are one string.
         ValueError: If there are fewer files than lanes.
     """
+    check_files(files)
     counts = list(map(_count, files))
     read = partial(_read, columns=None if columns is None else list(columns))
     return lanes_of_files(read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)

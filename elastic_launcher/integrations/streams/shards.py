@@ -80,8 +80,7 @@ def lanes_of_files(
         ValueError: If there is not a count for each file, or there are fewer files than lanes.
     """
     count = whole_number("lanes", lanes)
-    if isinstance(files, str):
-        raise TypeError(f"files is {files!r}; give a list of files")
+    check_files(files)
     if len(counts) != len(files):
         raise ValueError(f"counts has {len(counts)} numbers, and there are {len(files)} files; give one for each file")
     if count > len(files):
@@ -92,6 +91,16 @@ def lanes_of_files(
     shards = _Shards(read, files, counts, seed, dealt)
     lengths = [sum(counts[number] for number in own) for own in dealt]
     return make_lanes(shards.open, lanes=count, lengths=lengths, decode=decode, shuffle_block=shuffle_block)
+
+
+def check_files(files: Sequence[str]) -> None:
+    """Refuses one string.
+
+    Raises:
+        TypeError: If it is one.
+    """
+    if isinstance(files, str):
+        raise TypeError(f"files is {files!r}; give a list of files")
 
 
 def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:

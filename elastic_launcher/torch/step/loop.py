@@ -52,7 +52,6 @@ class StepLoop:
             return
         try:
             while not self._is_over():
-                engine.progress.begin_epoch()
                 yield phases.begin_epoch()
                 self.leave_pushed()
                 if session.data is not None:

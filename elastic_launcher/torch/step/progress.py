@@ -30,16 +30,19 @@ class Progress:
         self._reported_at = self._began
         self._reported_samples = 0
         self._reported_step = -1
+        self._epoch = (0, 0)  # phase and epoch
         self._epoch_began = 0  # at which step
         self._epoch_steps = 0  # of the last whole epoch
 
-    def begin_epoch(self) -> None:
-        """Notes that an epoch begins."""
-        self._epoch_began = self._session.position.step
-
     def end_epoch(self) -> None:
         """Notes that an epoch is over."""
-        self._epoch_steps = self._session.position.step - self._epoch_began
+        if self._knows_epoch:
+            self._epoch_steps = self._session.position.step - self._epoch_began
+
+    @property
+    def _knows_epoch(self) -> bool:
+        """Whether it is known where the present epoch began: not where this rank has come after its first loop."""
+        return self._epoch == (self._session.position.phase, self._session.position.epoch)
 
     def _total(self, data: TrainingData, steps: int) -> int | None:
         """Returns the steps up to the end of this phase, if all its epochs are as long as the loop that runs."""
@@ -49,14 +52,17 @@ class Progress:
         if self._session.autoscaling is not None:
             return expected_steps(self._session, self._session.data_pass(data, position))
         loop_began = position.step - position.step_in_epoch
-        began = self._epoch_began if position.loop else loop_began
+        began = self._epoch_began if self._knows_epoch else loop_began
         this_epoch = max(self._epoch_steps, loop_began - began + steps)
         return began + this_epoch * (epochs - position.epoch)
 
     def report(self, data: TrainingData, *, at_epoch_end: bool = False) -> None:
-        """Reports, if it is this rank's turn and it is time."""
+        """Reports, if it is this rank's turn and it is time; called after each step on all ranks."""
         session = self._session
         position = session.position
+        if not position.loop:
+            self._epoch = (position.phase, position.epoch)
+            self._epoch_began = position.step - position.step_in_epoch
         if (
             session.member is None
             or session.membership is None

@@ -277,10 +277,12 @@ def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) 
         ("memory://checkpoints", "lost with each process"),
         ("s3://", "s3:// names no place: give a folder, or a URL such as s3://bucket/folder"),
         ("gopher://host/folder", "gopher:// is not known to fsspec"),
+        ("smb://host/folder", "smb://host/folder: .*smbprotocol"),
         ("hdfs://host/folder", "hdfs://host/folder: .*pyarrow"),
     ],
 )
-def test_what_cannot_be_reached_says_what_to_do(url: str, said: str) -> None:
+def test_what_cannot_be_reached_says_what_to_do(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.fs", None)  # as without pyarrow
     with pytest.raises(StorageError, match=said):
         open_storage(url)
 

@@ -29,3 +29,8 @@ def test_rows_are_read_from_any_one_on(tmp_path: Path, rows_of_a_group: int) -> 
         assert rows == [{"number": n, "text": f"text {n}"} for n in range(start, 3000)]
     assert [row["number"] for row in found.open(1 - long, 0, 0)] == [*range(7), *range(12)]
     assert [row["number"] for row in found.open(1 - long, 0, 6)] == [6, *range(12)]
+
+
+def test_files_that_are_one_string_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"files is 'a.parquet'; give a list of files"):
+        parquet.lanes("a.parquet", lanes=1)

@@ -26,7 +26,17 @@ from transformers import (
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.integrations.transformers.reports import OnRank0
 from elastic_launcher.torch import Job
-from tests.support.transformers_models import ARGUMENTS, BATCH, MICRO, InOrderTrainer, Texts, history, make, train_plain
+from tests.support.transformers_models import (
+    ARGUMENTS,
+    BATCH,
+    MICRO,
+    InOrderTrainer,
+    Texts,
+    history,
+    in_float64,
+    make,
+    train_plain,
+)
 
 
 class ElasticInOrder(elastic.ElasticTrainerMixin, InOrderTrainer):
@@ -35,12 +45,8 @@ class ElasticInOrder(elastic.ElasticTrainerMixin, InOrderTrainer):
 
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # of models so small, threads would only wait for each other
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-    torch.set_num_threads(threads)
+    with in_float64():
+        yield
 
 
 @pytest.fixture

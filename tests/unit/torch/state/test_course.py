@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -213,9 +214,13 @@ def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pyte
         script = Script(group)
         told = []
         progress = script.job._engine.progress
-        monkeypatch.setattr(
-            progress, "report", lambda loader, **_: told.append(progress._total(loader, loader.steps_per_epoch))
-        )
+        report = progress.report
+
+        def tell(loader: Any, **more: Any) -> None:
+            report(loader, **more)
+            told.append(progress._total(loader, loader.steps_per_epoch))
+
+        monkeypatch.setattr(progress, "report", tell)
         first, second = script.loader(16), script.loader(24)
         for epochs in (2, 1):
             for _ in script.job.epochs(epochs):
