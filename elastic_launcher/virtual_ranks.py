@@ -90,16 +90,30 @@ def blocks(own: range) -> list[Block]:
     return [block for block, _ in made.nodes]
 
 
+def share_virtual(
+    samples: int,
+    max_batch_per_gpu: int,
+    virtual_ranks: int,
+    world_size: int,
+    rank: int,
+    *,
+    batch_statistics: bool = False,
+) -> Share:
+    """Returns the part of one rank of a step that is divided among virtual ranks; see `batch.share`."""
+    parts = [
+        share(samples, max_batch_per_gpu, virtual_ranks, one, batch_statistics=batch_statistics)
+        for one in held(virtual_ranks, world_size, rank)
+    ]
+    start = parts[0].start if parts else samples
+    return Share(start, tuple(chain.from_iterable(part.micro_batches for part in parts)))
+
+
 def plan_virtual(
     samples: int, max_batch_per_gpu: int, virtual_ranks: int, world_size: int, *, batch_statistics: bool = False
 ) -> StepPlan:
-    """Returns the parts of all ranks of a step that is divided among virtual ranks; see `batch.share`."""
-    shares = []
-    for rank in range(world_size):
-        parts = [
-            share(samples, max_batch_per_gpu, virtual_ranks, one, batch_statistics=batch_statistics)
-            for one in held(virtual_ranks, world_size, rank)
-        ]
-        start = parts[0].start if parts else samples
-        shares.append(Share(start, tuple(chain.from_iterable(part.micro_batches for part in parts))))
+    """Returns the parts of all ranks; see `share_virtual`."""
+    shares = [
+        share_virtual(samples, max_batch_per_gpu, virtual_ranks, world_size, rank, batch_statistics=batch_statistics)
+        for rank in range(world_size)
+    ]
     return StepPlan(samples, max_batch_per_gpu, tuple(shares))
