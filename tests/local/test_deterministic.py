@@ -66,9 +66,10 @@ def assert_same_bits(folder: Path, sizes: set[int], **more: Any) -> None:
             assert alone[step][0]["loss"] in [row["loss"] for row in rows], f"loss of step {step}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("world_size", "half"),
-    [(2, False), pytest.param(3, True, marks=pytest.mark.thorough), pytest.param(4, False, marks=pytest.mark.thorough)],
+    [(2, False), (3, True), (4, False)],
 )
 def test_ranks_of_torchrun_come_to_the_bits_of_one_process(world_size: int, half: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
@@ -79,7 +80,7 @@ def test_ranks_of_torchrun_come_to_the_bits_of_one_process(world_size: int, half
 def test_resizes_leave_no_trace_in_the_bits(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
-    script = options(tmp_path, pace=0.004, workers=1, virtual=6)  # ranks send one sum each on 3, two on 1 and 2
+    script = options(tmp_path, pace=0.02, workers=1, virtual=6)  # ranks send one sum each on 3, two on 1 and 2
     with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, script, cwd=tmp_path, environment=THREADS) as job:
         last = formed(job, 1, 0)
         for size in (3, 2):
@@ -90,10 +91,18 @@ def test_resizes_leave_no_trace_in_the_bits(tmp_path: Path) -> None:
     assert_same_bits(tmp_path, {1, 3, 2}, virtual=6)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("fault", ["micro-batch@20:1", "reduction@20:3", "reduced@20:2", "step@20:1", "stepped@20:2"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "reduction@20:3",
+        *(
+            pytest.param(one, marks=pytest.mark.thorough)
+            for one in ("micro-batch@20:1", "reduced@20:2", "step@20:1", "stepped@20:2")
+        ),
+    ],
+)
 def test_losses_leave_no_trace_in_the_bits(fault: str, tmp_path: Path) -> None:
-    script, environment = options(tmp_path, pace=0.004), THREADS | {"ELASTIC_FAULT": fault}
+    script, environment = options(tmp_path, pace=0.02), THREADS | {"ELASTIC_FAULT": fault}
     with launched("--nodes", "3:3", "--", SCRIPT, script, cwd=tmp_path, environment=environment) as job:
         until(lambda: job.events.of("node_lost"), "a node is lost", LONG)
         formed(job, 3, 2)
@@ -104,7 +113,7 @@ def test_losses_leave_no_trace_in_the_bits(fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_stop_leaves_no_trace_in_the_bits_and_other_virtual_ranks_do_not_go_on_from_there(tmp_path: Path) -> None:
-    script, generation = options(tmp_path, pace=0.004), 0
+    script, generation = options(tmp_path, pace=0.02), 0
     for nodes in (2, 3):
         with launched("--nodes", f"{nodes}:{nodes}", "--", SCRIPT, script, cwd=tmp_path, environment=THREADS) as job:
             generation = formed(job, nodes, generation)["generation"]
