@@ -1,10 +1,13 @@
-"""Trains a few large layers, and prints the median time of a step: ``bitwise_train.py STEPS VIRTUAL_RANKS``, or 0."""
+"""Trains a few large layers, and prints the median time of a step, and of rank 0's CPU in it: ``bitwise_train.py STEPS
+VIRTUAL_RANKS``, or 0.
+"""
 
 from __future__ import annotations
 
 import statistics
 import sys
 import time
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -29,9 +32,10 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if job.sync_gradients:
-            times.append(time.perf_counter())
+            times.append((time.perf_counter(), time.process_time()))
     if job.is_main:
-        print(statistics.median(b - a for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)))
+        for clock in zip(*times[WARM_UP:], strict=True):
+            print(statistics.median(after - before for before, after in pairwise(clock)))
 
 
 main()
