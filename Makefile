@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PURE   := elastic_launcher/batch.py elastic_launcher/batch_schedule.py elastic_launcher/sampling.py elastic_launcher/lane_order.py elastic_launcher/weighted_sampling.py elastic_launcher/config.py elastic_launcher/argument.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/quota elastic_launcher/adaptive elastic_launcher/argo.py
+PURE   := elastic_launcher/batch.py elastic_launcher/batch_schedule.py elastic_launcher/sampling.py elastic_launcher/lane_order.py elastic_launcher/virtual_ranks.py elastic_launcher/weighted_sampling.py elastic_launcher/config.py elastic_launcher/argument.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/quota elastic_launcher/adaptive elastic_launcher/argo.py
 TWO    := --numprocesses 2 --dist loadgroup # for two cores
 IRS    := digits_elastic digits_keras digits_search gpt_lora plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
@@ -63,7 +63,7 @@ format: $(STAMP) ## let ruff format and sort
 	$(BIN)/ruff check --fix .
 
 bench: $(STAMP) ## every benchmark that needs no cluster, one after another
-	@set -e; for file in benchmarks/sampling.py benchmarks/overhead.py benchmarks/resize.py benchmarks/respawn.py benchmarks/hint_latency.py benchmarks/failure.py benchmarks/checkpoint.py benchmarks/peers.py benchmarks/fronts.py benchmarks/allocation.py benchmarks/quota_round.py benchmarks/throughput_fit.py benchmarks/noise.py benchmarks/adaptive.py; do echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
+	@set -e; for file in benchmarks/sampling.py benchmarks/overhead.py benchmarks/bitwise.py benchmarks/resize.py benchmarks/respawn.py benchmarks/hint_latency.py benchmarks/failure.py benchmarks/checkpoint.py benchmarks/peers.py benchmarks/fronts.py benchmarks/allocation.py benchmarks/quota_round.py benchmarks/throughput_fit.py benchmarks/noise.py benchmarks/adaptive.py; do echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
 
 soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave anything (resumable: ARGS="--from 40")
 	$(BIN)/python -m tests.soak $(ARGS)

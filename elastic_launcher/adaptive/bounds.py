@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastic_launcher.batch import share, whole_number
+from elastic_launcher.virtual_ranks import share_virtual
 
 POINTS = 50  # batch sizes that are compared, each about as much larger than the one before it
 
@@ -31,6 +32,7 @@ class Bounds:
         min_micro_batch: Fewest samples of a micro-batch.
         accumulation: Whether a step may have several micro-batches.
         batch_statistics: Whether no micro-batch may have one sample, as batch norm needs it.
+        virtual_ranks: Among how many virtual ranks a step is divided; 0 where it is divided among the ranks.
 
     Raises:
         ValueError: If a number is not a whole one of 1 or more, or bounds contradict each other.
@@ -42,18 +44,28 @@ class Bounds:
     min_micro_batch: int = 1
     accumulation: bool = True
     batch_statistics: bool = False
+    virtual_ranks: int = 0
 
     def __post_init__(self) -> None:
         for name in ("base_batch_size", "max_batch_size", "max_micro_batch", "min_micro_batch"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        object.__setattr__(self, "virtual_ranks", whole_number("virtual_ranks", self.virtual_ranks, 0))
         for low, high in (("base_batch_size", "max_batch_size"), ("min_micro_batch", "max_micro_batch")):
             if getattr(self, low) > getattr(self, high):
                 raise ValueError(f"{low} is {getattr(self, low)}; it must not be above {high}, {getattr(self, high)}")
 
     @staticmethod
-    def fixed(batch_size: int, max_micro_batch: int, *, batch_statistics: bool = False) -> Bounds:
+    def fixed(
+        batch_size: int, max_micro_batch: int, *, batch_statistics: bool = False, virtual_ranks: int = 0
+    ) -> Bounds:
         """Returns the bounds of a job whose global batch stays the same."""
-        return Bounds(batch_size, batch_size, max_micro_batch, batch_statistics=batch_statistics)
+        return Bounds(
+            batch_size,
+            batch_size,
+            max_micro_batch,
+            batch_statistics=batch_statistics,
+            virtual_ranks=virtual_ranks,
+        )
 
     def contain(self, batch_size: int, ranks: int) -> bool:
         """Returns whether a batch size meets all conditions on a number of ranks."""
@@ -69,10 +81,16 @@ class Bounds:
     def micro_batches(self, batch_size: int, ranks: int, rank: int = 0) -> tuple[int, ...]:
         """Returns a rank's micro-batches in a full step. Rank 0 has the most samples and micro-batches.
 
+        The first is the largest, unless there are virtual ranks.
+
         Raises:
             ValueError: If batch norm could not take its statistics.
         """
-        found = share(batch_size, self.max_micro_batch, ranks, rank, batch_statistics=self.batch_statistics)
+        most, statistics = self.max_micro_batch, self.batch_statistics
+        if self.virtual_ranks:
+            found = share_virtual(batch_size, most, self.virtual_ranks, ranks, rank, batch_statistics=statistics)
+        else:
+            found = share(batch_size, most, ranks, rank, batch_statistics=statistics)
         return found.micro_batches
 
     def candidates(self, ranks: int) -> list[int]:

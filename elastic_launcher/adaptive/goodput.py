@@ -121,11 +121,10 @@ def choice(
         ValueError: If a number is not a whole one of 1 or more, or batch norm can't take its statistics.
     """
     micro_batches = bounds.micro_batches(batch_size, ranks)
-    rate = model.samples_per_second(machines, ranks, micro_batches[0], len(micro_batches), batch_size)
+    largest, count = max(micro_batches), len(micro_batches)
+    rate = model.samples_per_second(machines, ranks, largest, count, batch_size)
     scale = batch_size / bounds.base_batch_size
-    return Choice(
-        batch_size, scale, micro_batches[0], len(micro_batches), rate, gain(noise.variance, noise.square, scale)
-    )
+    return Choice(batch_size, scale, largest, count, rate, gain(noise.variance, noise.square, scale))
 
 
 def best(model: ThroughputModel, noise: GradientNoise, bounds: Bounds, machines: int, ranks: int) -> Choice:

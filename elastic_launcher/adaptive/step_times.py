@@ -140,10 +140,11 @@ def _measured(known: StepTimes, observations: Observations, machines: int, ranks
     for batch in reversed(known.used):
         with contextlib.suppress(ValueError):
             micro_batches = known.bounds.micro_batches(batch, ranks)
-            taken = seconds.get(Configuration(machines, ranks, micro_batches[0], len(micro_batches)))
+            largest, count = max(micro_batches), len(micro_batches)
+            taken = seconds.get(Configuration(machines, ranks, largest, count))
             if taken is not None:
                 scale = batch / known.bounds.base_batch_size
                 worth = gain(known.noise.variance, known.noise.square, scale)
-                found = Choice(batch, scale, micro_batches[0], len(micro_batches), batch / taken, worth)
+                found = Choice(batch, scale, largest, count, batch / taken, worth)
                 return SizeGoodput(machines, ranks, found, batch / taken, Basis.MEASURED)
     return None

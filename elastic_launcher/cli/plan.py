@@ -21,6 +21,7 @@ from elastic_launcher.report.state import fold
 from elastic_launcher.report.status import goodput_table
 from elastic_launcher.report.words import plural, rate
 from elastic_launcher.report.words import share as percent
+from elastic_launcher.virtual_ranks import plan_virtual
 from elastic_launcher.workdir import read_document
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
@@ -47,6 +48,9 @@ def plan(
         str | None,
         typer.Option(metavar="N", help="As for a model that is sharded over the N ranks of each node."),
     ] = None,
+    deterministic: Annotated[
+        str | None, typer.Option(metavar="W0", help="As with init(deterministic=W0): divided among W0 virtual ranks.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Shows how an optimizer step is divided among ranks; of a job, how fast it would be on each number of GPUs."""
@@ -56,6 +60,7 @@ def plan(
         "--world-size": world_size,
         "--batch-norm": batch_norm or None,
         "--shard": shard,
+        "--deterministic": deterministic,
     }
     if work_dir is not None:
         others = [flag for flag, value in given.items() if value is not None]
@@ -73,18 +78,28 @@ def plan(
         over = None if shard is None else _whole("--shard", shard)
         if over is not None and batch_norm:
             raise ValueError("--batch-norm doesn't go with --shard: a sharded model with batch norm is not supported")
+        if over is not None and deterministic is not None:
+            raise ValueError("--deterministic doesn't go with --shard: a sharded model has no virtual ranks")
         fitting = [size for size in SIZES if size <= batch and size % (over or 1) == 0] or [over or 1]
         sizes = [_whole("--world-size", world_size)] if world_size is not None else fitting
-        plans = iter(
-            [plan_step(batch, largest, size, batch_statistics=batch_norm, sharded_over=over) for size in sizes]
-        )
+        units = _whole("--deterministic", deterministic) if deterministic is not None else 0
+        plans = iter([_plan(batch, largest, size, units, over, batch_norm=batch_norm) for size in sizes])
     except ValueError as error:
         refuse(str(error))
     if as_json:
-        documents = [_document(one) for one in plans]
+        documents = [_document(one, units) for one in plans]
         typer.echo(json.dumps(documents[0] if world_size is not None else documents))
     else:
-        Console(highlight=False).print(_ranks(next(plans)) if world_size is not None else _overview(plans))
+        Console(highlight=False).print(_ranks(next(plans)) if world_size is not None else _overview(plans, units))
+
+
+def _plan(
+    batch: int, largest: int, ranks: int, virtual_ranks: int, sharded_over: int | None, *, batch_norm: bool
+) -> StepPlan:
+    """Returns how a step is divided among ranks, by virtual ranks where there are some."""
+    if virtual_ranks:
+        return plan_virtual(batch, largest, virtual_ranks, ranks, batch_statistics=batch_norm)
+    return plan_step(batch, largest, ranks, batch_statistics=batch_norm, sharded_over=sharded_over)
 
 
 def _job(work_dir: Path, as_json: bool) -> None:
@@ -146,15 +161,15 @@ def _whole(flag: str, text: str) -> int:
     return int(text)
 
 
-def _document(one: StepPlan) -> dict[str, Any]:
+def _document(one: StepPlan, virtual_ranks: int) -> dict[str, Any]:
     """Returns a plan as JSON has it."""
     return {
         "samples": one.samples,
         "max_batch_per_gpu": one.max_batch_per_gpu,
         "world_size": one.world_size,
         "accumulation": one.accumulation,
-        "largest_micro_batch": one.shares[0].micro_batches[0],
-        "fewest_useful_ranks": fewest_useful_nodes(one.samples, 1, one.world_size),
+        "largest_micro_batch": max(one.shares[0].micro_batches),
+        "fewest_useful_ranks": fewest_useful_nodes(virtual_ranks or one.samples, 1, one.world_size),
         "shares": [
             {"rank": rank, "start": share.start, "samples": share.samples, "micro_batches": share.micro_batches}
             for rank, share in enumerate(one.shares)
@@ -162,17 +177,17 @@ def _document(one: StepPlan) -> dict[str, Any]:
     }
 
 
-def _overview(plans: Iterable[StepPlan]) -> Table:
+def _overview(plans: Iterable[StepPlan], virtual_ranks: int) -> Table:
     """Returns a row for each world size; the micro-batches are rank 0's, whose share is the largest."""
     table = Table("ranks", "samples", "accumulation", "largest", "micro-batches", "as fast with", box=None)
     for one in plans:
         first, last = one.shares[0], one.shares[-1]
-        fewest = fewest_useful_nodes(one.samples, 1, one.world_size)
+        fewest = fewest_useful_nodes(virtual_ranks or one.samples, 1, one.world_size)
         table.add_row(
             f"{one.world_size}",
             f"{first.samples}" if first.samples == last.samples else f"{last.samples}-{first.samples}",
             f"{one.accumulation}",
-            f"{first.micro_batches[0]}",
+            f"{max(first.micro_batches)}",
             _sizes(first.micro_batches),
             "" if fewest == one.world_size else f"{fewest} ranks",
         )

@@ -9,11 +9,13 @@ import torch
 from torch.distributed.rendezvous import rendezvous
 
 from elastic_launcher import variables
+from elastic_launcher.batch import whole_number
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.host.output import spare_output
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import build_group, group_from_store
 from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.membership.determinism import be_deterministic
 from elastic_launcher.torch.membership.environment import choose_device, read_batch, read_launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation, Membership
@@ -26,7 +28,13 @@ TORCHRUN_SECONDS = 300.0  # for all ranks of plain torchrun to come
 _is_rank = False  # whether this process is a rank of a job that others know
 
 
-def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | None = None, *, seed: int = 0) -> Job:
+def init(
+    global_batch_size: int | None = None,
+    max_batch_per_gpu: int | str | None = None,
+    *,
+    seed: int = 0,
+    deterministic: int | None = None,
+) -> Job:
     """Makes this process a rank of an elastic training job.
 
     It does not wait for other ranks. Under `elastic-launcher run` the batch sizes may come from the launcher; plain
@@ -37,13 +45,24 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | No
         max_batch_per_gpu: Most samples that fit on one GPU at a time; "auto" has each process find that before it is
             admitted, at most the global batch.
         seed: What all random numbers derive from; generators are seeded with it at once.
+        deterministic: Among how many virtual ranks each step is divided, so that the weights are bit-equal at any
+            number of ranks; torch's deterministic algorithms are turned on. None divides it among the ranks.
 
     Raises:
-        ValueError: If a batch size is missing, not a whole number of 1 or more, or given twice and different.
+        ValueError: If a batch size is missing, not a whole number of 1 or more, or given twice and different; or if
+            ``deterministic`` is no such number, or can't be with ``max_batch_per_gpu="auto"``.
         RuntimeError: If the launcher's environment is incomplete, or this rank has a job already.
     """
     global _is_rank
     batch, largest = read_batch(global_batch_size, max_batch_per_gpu)
+    virtual_ranks = 0 if deterministic is None else whole_number("deterministic", deterministic)
+    if virtual_ranks and largest is None:
+        raise ValueError(
+            'max_batch_per_gpu is "auto", and with deterministic= micro-batches have the same sizes on all devices; '
+            "give it as a number"
+        )
+    if virtual_ranks:
+        be_deterministic()
     launch = read_launch()
     device = choose_device(launch.local_rank)
     if _is_rank:
@@ -54,7 +73,17 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | str | No
         spare_output()
         member = Member(launch, device, float(os.environ.get(variables.ORPHAN_TIMEOUT, "60")))
     schedule = BatchSchedule.fixed(batch)
-    session = Session(schedule, largest or batch, seed, device, launch, member, ModelBuffers(), TrainingState())
+    session = Session(
+        schedule,
+        largest or batch,
+        seed,
+        device,
+        launch,
+        member,
+        ModelBuffers(),
+        TrainingState(),
+        virtual_ranks=virtual_ranks,
+    )
     session.finds_limit = largest is None
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))

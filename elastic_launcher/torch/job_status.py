@@ -12,6 +12,7 @@ from elastic_launcher.torch.data.micro_batches import Micro
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.statistical_epochs import gain_now, is_over, phase_epochs
 from elastic_launcher.torch.step.learning_rate import mean_factor
+from elastic_launcher.virtual_ranks import plan_virtual
 
 
 class JobStatus:
@@ -90,12 +91,11 @@ class JobStatus:
         """How a full global batch is divided among the ranks now."""
         membership = self._session.need_membership("job.plan")
         session = self._session
-        return plan_step(
-            session.global_batch_size,
-            session.max_micro_batch,
-            membership.world_size,
-            batch_statistics=session.normalizes is not None,
-        )
+        batch, most, statistics = session.global_batch_size, session.max_micro_batch, session.normalizes is not None
+        if session.virtual_ranks:
+            number = session.virtual_ranks
+            return plan_virtual(batch, most, number, membership.world_size, batch_statistics=statistics)
+        return plan_step(batch, most, membership.world_size, batch_statistics=statistics)
 
     @property
     def global_batch_size(self) -> int:

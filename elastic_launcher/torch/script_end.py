@@ -19,7 +19,7 @@ from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.shard.node import is_loss
 from elastic_launcher.torch.statistical_epochs import is_over
 from elastic_launcher.torch.step.loop import StepLoop
-from elastic_launcher.torch.step.memory import ADVICE, lower_limit
+from elastic_launcher.torch.step.memory import advice, lower_limit
 
 OUTGROWN = (
     "a micro-batch was too large for memory outside of job.backward, where the step can't be done again in this "
@@ -53,8 +53,8 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
         if lower_limit(session, micro, leaves=True):
             session.member.reports.flush()
             leave(OUTGROWN)
-        if ADVICE not in getattr(error, "__notes__", ()):
-            error.add_note(ADVICE)
+        if advice(session) not in getattr(error, "__notes__", ()):
+            error.add_note(advice(session))
 
     def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:

@@ -24,6 +24,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
+from elastic_launcher.torch.gradients.ordered import OrderedReducer
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
@@ -37,6 +38,7 @@ from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
+from elastic_launcher.virtual_ranks import held
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.membership.environment import Launch
@@ -110,6 +112,9 @@ class Session:
         times: Of this rank's steps, by configuration.
         autoscaling: The adaptive batch; None where the global batch is fixed.
         shards: The ranks of this node, where they share one model; None where each has a whole one.
+        virtual_ranks: Among how many virtual ranks each step is divided, whatever the number of ranks (see
+            `virtual_ranks`); 0 where it is divided among the ranks.
+        ordered: The reducer, where there are virtual ranks.
     """
 
     schedule: BatchSchedule
@@ -152,6 +157,8 @@ class Session:
     times: Observations = field(default_factory=Observations)
     autoscaling: Autoscaling | None = None
     shards: NodeShards | None = None
+    virtual_ranks: int = 0
+    ordered: OrderedReducer | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -159,7 +166,15 @@ class Session:
     _parameters: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of, self.too_few_for_two_passes)
+        gradients = (self.parameters, self.buffers, self.device, self.name_of)
+        if self.virtual_ranks:
+            self.state.arithmetic = {"virtual ranks": self.virtual_ranks, "max_batch_per_gpu": self.max_batch_per_gpu}
+            self.ordered = OrderedReducer(
+                *gradients,
+                virtual_ranks=self.virtual_ranks,
+                division=lambda: self.need_membership("a step").division,
+            )
+        self.reducer = self.ordered or Reducer(*gradients, self.too_few_for_two_passes)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -325,6 +340,21 @@ class Session:
     def any_on_node(self, mine: bool) -> bool:
         """Returns whether something holds on this rank, or on one of those with which it shares its model."""
         return mine if self.shards is None else self.shards.any(mine)
+
+    def divisions(self, division: Division) -> list[Division]:
+        """Returns as whom a rank works: as itself, or as each of its virtual ranks; as none of them if it has none."""
+        if not self.virtual_ranks:
+            return [division]
+        own = held(self.virtual_ranks, division.ranks, division.rank) or [self.virtual_ranks]
+        return [Division(number, self.virtual_ranks) for number in own]
+
+    def shares(self, count: int, division: Division) -> dict[int, Share]:
+        """Returns what a rank does of a step of so many samples: its share, or those of its virtual ranks, by number.
+
+        Raises:
+            ValueError: See `share`.
+        """
+        return {one.rank: self.share(count, one) for one in self.divisions(division)}
 
     def too_few_for_two_passes(self) -> str:
         """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""

@@ -63,6 +63,24 @@ def test_all_ranks_get_sums_maxima_and_texts(world_size: int) -> None:
         }
 
 
+def _exchange(rank: Rank) -> list[tuple[list[float], list[float]]]:
+    group, found = rank.group(), []
+    for kind in (torch.float32, torch.bfloat16, torch.float64):
+        sent = torch.tensor([[10.0 * rank.number + other] * 3 for other in range(rank.world_size)], dtype=kind)
+        received, gathered = torch.empty_like(sent), torch.empty_like(sent)
+        group.all_to_all(received, sent).wait()
+        group.all_gather(gathered, sent[0]).wait()
+        found.append((received[:, -1].tolist(), gathered[:, -1].tolist()))
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.thorough)])
+def test_each_rank_gets_its_row_of_all_others(world_size: int) -> None:
+    for number, found in enumerate(run_ranks(_exchange, world_size)):
+        rows = [10.0 * other + number for other in range(world_size)]
+        assert found == [(rows, [10.0 * other for other in range(world_size)])] * 3
+
+
 def _send_and_reduce(rank: Rank) -> tuple[float, list[bool]]:
     group = rank.group()
     kinds = [torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64, torch.uint8]

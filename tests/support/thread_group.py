@@ -97,6 +97,13 @@ class Exchange:
         return [meeting.texts[r] for r in range(self.world_size)]
 
 
+class _Done:
+    """The work of an operation that has ended."""
+
+    def wait(self) -> None:
+        """Does nothing."""
+
+
 class ThreadGroup:
     """One rank's view of an exchange."""
 
@@ -119,6 +126,22 @@ class ThreadGroup:
         """Gives every rank what each rank brought."""
         self._number += 1
         return self._exchange.gather(self._number, self.rank, data)
+
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Any:
+        """Gives each rank its row of what each rank sends."""
+        for rank, rows in enumerate(self._brought(sent)):
+            received[rank].copy_(rows[self.rank])
+        return _Done()
+
+    def all_gather(self, gathered: torch.Tensor, own: torch.Tensor) -> Any:
+        """Gives each rank what each rank brings."""
+        for rank, row in enumerate(self._brought(own)):
+            gathered[rank].view(-1).copy_(row.view(-1))
+        return _Done()
+
+    def _brought(self, own: torch.Tensor) -> list[torch.Tensor]:
+        texts = self.all_gather_bytes(own.contiguous().view(torch.uint8).numpy().tobytes())
+        return [torch.frombuffer(bytearray(text), dtype=own.dtype).view(own.shape) for text in texts]
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
         """Starts a reduction; `wait` of the result ends it."""
@@ -143,13 +166,20 @@ def run_ranks(world_size: int, body: Callable[[ThreadGroup], Any]) -> list[Any]:
 
 
 def thread_job(
-    group: ThreadGroup, global_batch_size: int, max_batch_per_gpu: int, seed: int = 0, device: torch.device = CPU
+    group: ThreadGroup,
+    global_batch_size: int,
+    max_batch_per_gpu: int,
+    seed: int = 0,
+    device: torch.device = CPU,
+    virtual_ranks: int = 0,
 ) -> Job:
     """Returns a job whose peers are threads: all of the library but processes and sockets."""
     launch = Launch(control=None, member=None, node=None, torchrun=False, local_rank=0)
     state = TrainingState([], [], [], [], {}, {})
     schedule = BatchSchedule.fixed(global_batch_size)
-    session = Session(schedule, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
+    session = Session(
+        schedule, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state, virtual_ranks=virtual_ranks
+    )
     formation = Formation(1, 1, "start", tuple(range(group.world_size)), group=group)  # type: ignore[arg-type]
     session.membership = Membership(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
     return Job(session)

@@ -11,7 +11,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.integrations.lightning.checks import read_training
+from elastic_launcher.integrations.lightning.checks import check_job, read_training
 from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, if_admitted, reduced
 from elastic_launcher.torch import Job
 
@@ -28,6 +28,7 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
     """
 
     def __init__(self, job: Job, **options: Any) -> None:
+        check_job(job)
         super().__init__(device=job.device, **options)
         self.job = job
         self.local_rank = job.local_rank

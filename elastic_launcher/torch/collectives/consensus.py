@@ -120,6 +120,13 @@ def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[f
     return ready + numbers + _signs(signals.position, POSITION_BITS) + checks
 
 
+def weigh(weight: float) -> list[float]:
+    """Returns the ``HEAD`` numbers of something that has a weight and no vote; its loss is written apart."""
+    numbers = [0.0] * HEAD
+    numbers[_WEIGHT] = numbers[_LOSS_WEIGHT] = weight
+    return numbers
+
+
 def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
     """Reads the sums of ``HEAD`` numbers over all ranks, of which this one has said ``signals``."""
     agreed = signals.ready is not None and head[signals.ready % READY_SLOTS] == world_size

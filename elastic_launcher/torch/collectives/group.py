@@ -100,6 +100,28 @@ class Group:
         options.reduceOp = OPS[op]
         return self._launch("allreduce", [tensor], options, device=tensor.device)
 
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
+        """Starts to give each rank its row of ``sent``; ``received`` gets one of each rank, in rank order.
+
+        Nobody may touch either until the work has ended.
+
+        Raises:
+            GroupError: If the group was cut or closed.
+        """
+        rows = _bytes(received).view(self.world_size, -1), _bytes(sent).view(self.world_size, -1)
+        return self._launch("alltoall_base", rows[0], rows[1], [], [], device=sent.device)
+
+    def all_gather(self, gathered: torch.Tensor, own: torch.Tensor) -> Work:
+        """Starts to give every rank what each brings, of one size; ``gathered`` has a row for each, in rank order.
+
+        Nobody may touch either until the work has ended.
+
+        Raises:
+            GroupError: If the group was cut or closed.
+        """
+        rows = list(_bytes(gathered).view(self.world_size, -1))
+        return self._launch("allgather", [rows], [_bytes(own)], device=own.device)
+
     def send(self, tensor: torch.Tensor, dst: int, tag: int, timeout: float | None = None) -> None:
         """Sends a tensor's memory to a rank and waits until that has taken it.
 
@@ -227,7 +249,7 @@ class Group:
         """Drops the reference to a work that has ended well."""
         self._works.discard(work)
 
-    def _launch(self, method: str, tensors: list[Any], *rest: Any, device: torch.device | None = None) -> Work:
+    def _launch(self, method: str, tensors: Any, *rest: Any, device: torch.device | None = None) -> Work:
         """Starts an operation of the backend on tensors of a device, and keeps hold of it and its memory."""
         fast = device is not None and device.type == "cuda" and self._fast is not None
         backend = self._fast if fast else self._gloo

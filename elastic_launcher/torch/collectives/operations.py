@@ -26,12 +26,14 @@ class Wire:
         head: Where the ranks' signals begin in the last of them.
         whole: Elements of the models' buffers of whole numbers.
         parts: Elements of sharded parameters, which are reduced apart.
+        rows: How many rows of each bucket a rank brings, where they are added in a fixed order; 0 where they are not.
     """
 
     buckets: Sizes
     head: int = 0
     whole: int = 0
     parts: int = 0
+    rows: int = 0
 
     @property
     def elements(self) -> int:
@@ -88,7 +90,8 @@ def read_operation(data: bytes) -> tuple[Operation, int, str]:
     if wire is None:
         return Operation(**content), step, acted
     buckets = tuple((int(numel), str(kind), str(device)) for numel, kind, device in wire["buckets"])
-    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"], wire["parts"])), step, acted
+    sizes = Wire(buckets, wire["head"], wire["whole"], wire["parts"], wire["rows"])
+    return Operation(**content, wire=sizes), step, acted
 
 
 def find_common(operations: Sequence[Operation]) -> Operation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -13,6 +14,23 @@ SPARE_SAMPLES = 2  # a rank without a share runs on two samples, since batch nor
 
 Piece = tuple[int, int, int]
 """The samples of a micro-batch: epoch, its first sample's place in the epoch's order, number of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The virtual rank to which a micro-batch belongs, in a deterministic job.
+
+    Attributes:
+        virtual_rank: Its number.
+        samples: Its samples of the step.
+        first: Whether the micro-batch is its first one.
+        last: Whether it is its last one.
+    """
+
+    virtual_rank: int
+    samples: int
+    first: bool
+    last: bool
 
 
 class Micro(Protocol):
@@ -54,6 +72,7 @@ class MicroBatch:
         broke: The message about its backward pass if an exception broke that off.
         fits: Samples that are known to fit, in a rehearsal that looks for the most.
         owners: For which optimizers `backward` was called, in a rehearsal; -1 where the script named none.
+        part: The virtual rank that it belongs to; None where each rank is one, and for samples that don't count.
     """
 
     samples: int
@@ -70,15 +89,30 @@ class MicroBatch:
     broke: str = ""
     fits: int = 0
     owners: list[int] = field(default_factory=list)
+    part: Part | None = None
 
 
-def pieces_of(order: int, step: StepSamples, share: Share) -> list[Piece]:
+def pieces_of(order: int, step: StepSamples, shares: Iterable[Share]) -> list[Piece]:
     """Returns the samples of a rank's micro-batches in a step, in the order in which they run.
 
     ``order`` is what the order of samples derives from, see `Position.order`. Without any share of the step, and in an
     empty micro-batch, the rank runs on a few samples that do not count.
     """
     spare = (order, step.start, min(step.count, SPARE_SAMPLES))
-    starts = accumulate(share.micro_batches, initial=step.start + share.start)
-    pieces = zip(starts, share.micro_batches, strict=False)
-    return [(order, start, size) if size else spare for start, size in pieces] or [spare]
+    pieces: list[Piece] = []
+    for share in shares:
+        starts = accumulate(share.micro_batches, initial=step.start + share.start)
+        own = zip(starts, share.micro_batches, strict=False)
+        pieces += [(order, start, size) if size else spare for start, size in own]
+    return pieces or [spare]
+
+
+def parts_of(shares: Mapping[int, Share]) -> list[Part]:
+    """Returns to which virtual rank each of these micro-batches belongs; ``shares`` are those of a rank's virtual
+    ranks.
+    """
+    return [
+        Part(virtual_rank, share.samples, number == 0, number == len(share.micro_batches) - 1)
+        for virtual_rank, share in shares.items()
+        for number in range(len(share.micro_batches))
+    ]

@@ -24,6 +24,7 @@ from elastic_launcher.torch.collectives.operations import (
     read_operation,
 )
 from elastic_launcher.torch.collectives.prediction import Foresight
+from elastic_launcher.torch.gradients.exchange import exchange_rows, exchange_votes
 
 FAREWELL = Wire(((HEAD, "float32", "cpu"),))
 """What ranks reduce that have all left."""
@@ -127,14 +128,24 @@ def abstain(
         group.replicas.all_reduce(_zeros(part, device)).wait()
     *before, carrier = wire.buckets
     for bucket in before:  # one at a time: there may be no room for all of them
-        group.all_reduce(_zeros(bucket, device)).wait()
+        _take_part(group, wire, _zeros(bucket, device))
     tail = _zeros(carrier, device)
     head = tail[wire.head : wire.head + HEAD]
-    head.copy_(torch.tensor(spell(signals, late=False, weight=0.0, loss=0.0), dtype=head.dtype))
-    group.all_reduce(tail).wait()
+    if not wire.rows:
+        head.copy_(torch.tensor(spell(signals, late=False, weight=0.0, loss=0.0), dtype=head.dtype))
+    _take_part(group, wire, tail)
+    numbers = exchange_votes(group, signals, tail) if wire.rows else head.tolist()
     if wire.whole:
         group.all_reduce(torch.zeros(wire.whole, dtype=torch.int64, device=device), op="max").wait()
-    return read(head.tolist(), signals, group.world_size)
+    return read(numbers, signals, group.world_size)
+
+
+def _take_part(group: Group, wire: Wire, bucket: torch.Tensor) -> None:
+    """Reduces a bucket to which this rank adds nothing; where rows are exchanged, what comes of them is void."""
+    if wire.rows:
+        exchange_rows(group, [], wire.rows, bucket, lambda rows: rows[0, 0])
+    else:
+        group.all_reduce(bucket).wait()
 
 
 def _zeros(bucket: tuple[int, str, str], device: torch.device) -> torch.Tensor:

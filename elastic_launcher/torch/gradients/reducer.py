@@ -366,7 +366,9 @@ class Reducer:
                     self.noise.measure(bucket)
         works = self._overlap.take_works()
         self._buffers.check()
-        self._write_tail(slot, signals, samples / count)
+        self._write_tail(
+            slot, wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0), samples / count
+        )
         if self.noise is not None:
             self.noise.write(slot, count, alone=alone, speaks=group.rank == 0)
         most = None if alone else largest(self._buffers)
@@ -402,12 +404,11 @@ class Reducer:
         self._hand_over(slot, agreement.weight != 0)
         return agreement
 
-    def _write_tail(self, slot: Slot, signals: Signals, share: float) -> None:
-        """Writes what this rank adds to the tail."""
+    def _write_tail(self, slot: Slot, head: list[float], share: float) -> None:
+        """Writes what this rank adds to the tail; ``head`` is all of its head but the loss."""
         layout = slot.layout
-        numbers = wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0)
         with torch.no_grad():
-            numbers += [0.0] * len(layout.noise)
+            numbers = head + [0.0] * len(layout.noise)
             numbers += map(float, slot.used)
             tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
             tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))

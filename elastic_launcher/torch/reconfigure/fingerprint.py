@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.adaptive.learning_rate import rule_of
+from elastic_launcher.torch.membership.determinism import surroundings
 from elastic_launcher.torch.shard.model import named_parameters
 from elastic_launcher.torch.state.tensors import form
 
@@ -33,6 +34,9 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
         "epochs": session.epochs or 0,
         **data_of(data),
     }
+    if session.virtual_ranks:
+        found["virtual ranks (deterministic=)"] = session.virtual_ranks
+        found |= surroundings(session.device)
     if session.autoscaling is not None:
         bounds = session.autoscaling.bounds
         accumulates = "" if bounds.accumulation else ", one at a time"

@@ -82,7 +82,8 @@ class LoadPlan:
             return
         self._formation = formation.number
         full = self._session.data_pass(data, self._session.position).samples(0).count
-        a_step = len(self._session.share(full, Division(0, present.ranks)).micro_batches)
+        shares = self._session.shares(full, Division(0, present.ranks)).values()
+        a_step = sum(len(share.micro_batches) for share in shares)
         usual = self._session.pace.usual()
         self._switch = first + (min(math.ceil(data.ahead / a_step), int(LEAD_SECONDS / usual)) if usual else 0)
 
@@ -97,5 +98,6 @@ class LoadPlan:
             if not whole.steps or (epochs is not None and epoch >= epochs):
                 break  # a pass without a step ends the training by an error
             samples = whole.samples(step - whole.first_step)
-            found += pieces_of(position.order(epoch - position.epoch), samples, session.share(samples.count, division))
+            shares = session.shares(samples.count, division).values()
+            found += pieces_of(position.order(epoch - position.epoch), samples, shares)
         return found

@@ -147,6 +147,7 @@ class TrainingState:
     user: dict[str, Any] = field(default_factory=dict)
     noise: Carried | None = None  # the gradient noise, where it is measured
     tracked: Carried | None = None  # tensors that forward passes change, where the script has such
+    arithmetic: dict[str, int] = field(default_factory=dict)  # the numbers by which a deterministic job computes
 
     def register(self, name: str, obj: Any) -> None:
         """Adds an object whose state travels.
@@ -195,6 +196,8 @@ class TrainingState:
             ],
             "scalers": [encode(s.state_dict(), f"scaler[{n}]", tensors)[0] for n, s in enumerate(self.scalers)],
         }
+        if self.arithmetic:
+            header["arithmetic"] = self.arithmetic
         if self.noise is not None:
             header["noise"] = encode(self.noise.state_dict(), "the gradient noise", tensors)[0]
         if self.tracked is not None:
@@ -365,7 +368,16 @@ class TrainingState:
         return f"model{number}" if len(self.models) > 1 else ""
 
     def _compare(self, header: dict[str, Any], sender: str) -> None:
-        """Refuses a header of other models, optimizers, schedulers, scalers or registered objects."""
+        """Refuses a header of other models, optimizers, schedulers, scalers or registered objects, and of another
+        arithmetic.
+        """
+        there = header.get("arithmetic", {})
+        if self.arithmetic and there != self.arithmetic:
+            raise StateMismatch(
+                f"this job computes with deterministic= ({_numbers(self.arithmetic)}), and {sender} with "
+                f"{_numbers(there) or 'ranks as they were'}: the bits would be those of neither. Give init() the same, "
+                "or start a new training in another work directory"
+            )
         for kind in ("optimizers", "schedulers", "scalers"):
             mine, theirs = len(getattr(self, kind)), len(header[kind])
             if mine != theirs:
@@ -401,6 +413,10 @@ def _compare_names(what: str, mine: list[str], theirs: list[str], sender: str) -
         raise StateMismatch(f"{what} {(here or there)[0]} is only {where}; all ranks must build the same")
     odd = next(name for name, other in zip(mine, theirs, strict=True) if name != other)
     raise StateMismatch(f"{what} {odd} has another place on {sender}; build them in one order")
+
+
+def _numbers(named: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in named.items())
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

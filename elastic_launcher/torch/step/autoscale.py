@@ -50,7 +50,7 @@ def turn_on(
     """Lets the global batch adapt; see `ElasticLoader.autoscale_batch_size`.
 
     Raises:
-        RuntimeError: If training has begun, or a loader's batch adapts already.
+        RuntimeError: If training has begun, or a loader's batch adapts already, or the job is deterministic.
         ImportError: If scipy is missing.
         ValueError: If the bounds can't be kept, the launcher gives another maximum, or there is no such rule.
     """
@@ -73,6 +73,11 @@ def turn_on(
     most, name = (max_batch_size, "max_batch_size") if option is None else (option, FLAG)
     if most is None:
         return  # the script allows it, and nobody asks for it
+    if session.virtual_ranks:
+        raise RuntimeError(
+            "the batch adapts to how fast ranks are, and with deterministic= each step is the same at any number of "
+            f"ranks; leave {name} or deterministic= out"
+        )
     if session.finds_limit:
         session.max_batch_per_gpu = max(session.max_batch_per_gpu, whole_number(name, most))
     bounds = read_bounds(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import BACKWARD, BREAK, STOP, Operation
@@ -31,7 +32,7 @@ from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.step.autoscale import propose
-from elastic_launcher.torch.step.memory import ADVICE, free_memory, lower_limit
+from elastic_launcher.torch.step.memory import advice, free_memory, lower_limit
 from elastic_launcher.torch.step.prepare import check_replaced
 
 OF_NODE = (
@@ -43,6 +44,12 @@ NOT_FINITE = (
     "the loss of a micro-batch that does not count is not finite. With a sharded model its backward pass runs all the "
     "same, and would make the gradient of the whole node nan. Divide by at least 1 where a mean is over tokens, and "
     "give job.backward their number as weight"
+)
+
+TWO_CALLS = (
+    "job.backward was called twice for one micro-batch, in a job with deterministic=: what an optimizer changes "
+    "between the two depends on how many micro-batches a rank has. Add the losses and call it once, or leave "
+    "deterministic= out"
 )
 
 
@@ -117,6 +124,8 @@ class Backward:
             self._leave_out(loss, only, micro)
             return
         call, micro.calls = micro.calls, micro.calls + 1
+        if call and session.virtual_ranks:
+            raise RuntimeError(TWO_CALLS)
         micro.synced = False
         session.reducer.retain_graph = retain_graph
         if micro.rehearsal:
@@ -131,6 +140,9 @@ class Backward:
             session.hold()
         try:
             self._accumulate(loss, weight, call, only, owner, micro)
+            if session.ordered is not None and micro.part is not None and micro.part.last:
+                slot = session.ordered.slot(call, only, owner)
+                session.ordered.end_part(slot, micro.part.virtual_rank, micro.part.samples / micro.count)
             if micro.last:
                 self._reduce(call, only, owner, micro)
         except GroupError as error:
@@ -166,7 +178,7 @@ class Backward:
             raise error
         searches = micro.rehearsal and micro.fits > 0
         if not searches and not lower_limit(session, micro):
-            error.add_note(ADVICE)
+            error.add_note(advice(session))
             raise error
         session.lose_gradients()
         free_memory(session, error, loss)
@@ -264,7 +276,12 @@ class Backward:
                 raise ValueError(NOT_FINITE)
         slot = session.reducer.slot(call, only, owner)
         completes = micro.last and call >= session.position.calls
-        expected = not sharded and completes and session.together.expects(self._operation(call, owner, slot))
+        expected = (
+            not sharded
+            and completes
+            and session.ordered is None
+            and session.together.expects(self._operation(call, owner, slot))
+        )
         try:
             session.reducer.accumulate(
                 slot,
@@ -297,7 +314,7 @@ class Backward:
                 session.buffers.refuse_changed(self._still)
                 self._still = {}
             slot = session.reducer.slot(call, only, owner)
-            share_samples = session.share(micro.count, membership.division).samples
+            share_samples = sum(one.samples for one in session.shares(micro.count, membership.division).values())
             signals = self._signals(first=call == 0)
             operation, step = self._operation(call, owner, slot), session.position.step
             point("reduction", step)
@@ -319,6 +336,8 @@ class Backward:
         if session.noise is not None:
             session.noise.commit()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
+        if session.virtual_ranks:  # what the optimizer or the script draws from here on is the same on all ranks
+            rng.seed_all(rng.step_seed(session.seed, step, session.virtual_ranks), session.device)
         micro.synced = True
         point("step", session.position.step)
 

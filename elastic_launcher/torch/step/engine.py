@@ -27,7 +27,7 @@ import torch
 
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.work import GroupError
-from elastic_launcher.torch.data.micro_batches import MicroBatch, Piece, pieces_of
+from elastic_launcher.torch.data.micro_batches import MicroBatch, Part, Piece, parts_of, pieces_of
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import Hooks
@@ -63,6 +63,7 @@ class StepEngine:
         self._backward = Backward(session, self._resizer, self.recovery, self._plan)
         self._pieces: list[Piece] = []  # of this rank in the step that runs
         self._sizes: tuple[int, ...] = ()  # how many samples of each count
+        self._parts: list[Part] = []  # to which virtual ranks they belong, where there are some
         self._samples = 0  # in all of them
         self._count = 0  # of the step, over all ranks
         self._warned = False
@@ -102,7 +103,7 @@ class StepEngine:
         begin_at_start(session, data)
         check_loop(session, data)
         for count in session.data_pass(data, session.position).counts():
-            session.share(count, Division(0, 1))
+            session.shares(count, Division(0, 1))
         session.data = data
         return True
 
@@ -195,10 +196,11 @@ class StepEngine:
         rng.seed_all(rng.step_seed(session.seed, position.step, membership.rank), session.device)
         self._backward.begin_step()
         self._plan.load(self._data)
-        mine = session.share(samples.count, membership.division)
-        self._pieces = pieces_of(position.order(), samples, mine)
-        self._sizes = mine.micro_batches or (0,)
-        self._samples, self._count = mine.samples, samples.count
+        mine = session.shares(samples.count, membership.division)
+        self._pieces = pieces_of(position.order(), samples, mine.values())
+        self._sizes = tuple(size for share in mine.values() for size in share.micro_batches) or (0,)
+        self._parts = parts_of(mine) if session.virtual_ranks else []
+        self._samples, self._count = sum(share.samples for share in mine.values()), samples.count
         session.pace.begin_work([size for _, _, size in self._pieces], position.step)
 
     def micro_batches(self) -> Iterator[MicroBatch]:
@@ -208,7 +210,8 @@ class StepEngine:
         """
         for number, (piece, samples) in enumerate(zip(self._pieces, self._sizes, strict=True)):
             last = number == len(self._pieces) - 1
-            micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece)
+            part = self._parts[number] if self._parts else None
+            micro = MicroBatch(samples, self._count, last=last, first=number == 0, piece=piece, part=part)
             yield micro
             if micro.dropped:
                 return
@@ -224,10 +227,19 @@ class StepEngine:
     def begin_micro_batch(self, micro: MicroBatch) -> None:
         """Begins the work on a micro-batch, whose samples are there."""
         session = self._session
+        if micro.part is not None and micro.part.first:
+            self._begin_part(micro.part)
         if micro.samples or session.shards is not None:
             session.buffers.begin_micro_batch()
         session.asked = False
         session.micro = micro
+
+    def _begin_part(self, part: Part) -> None:
+        """Begins the work of a virtual rank, as a process of its own would: from the beginning of the step."""
+        session = self._session
+        seed = rng.step_seed(session.seed, session.position.step, part.virtual_rank)
+        rng.seed_all(seed, session.device)
+        session.buffers.undo_step()
 
     def backward(
         self,

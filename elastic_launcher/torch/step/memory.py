@@ -24,6 +24,16 @@ ADVICE = (
     "smaller model, a lower precision or activation checkpointing"
 )
 
+FIXED = (
+    "deterministic= has micro-batches of fixed sizes, so that this one can't be divided. Start a new training with a "
+    "smaller max_batch_per_gpu, or with more virtual ranks"
+)
+
+
+def advice(session: Session) -> str:
+    """Returns what to do where a micro-batch does not fit into memory, and there can't be a smaller one."""
+    return FIXED if session.virtual_ranks else ADVICE
+
 
 def device_kind(device: torch.device) -> str:
     """Returns the kind of a device, by which limits hold for those that join later."""
@@ -43,7 +53,7 @@ def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) ->
     """
     size, now = micro.piece[2], session.max_micro_batch
     smaller = max(session.least_micro_batch, micro.fits, size // 2)
-    if smaller >= min(size, now):
+    if session.virtual_ranks or smaller >= min(size, now):
         return False
     note_limit(session, size, smaller, leaves=leaves)
     return True

@@ -88,6 +88,8 @@ def _share_model(session: Session, model: nn.Module) -> None:
         raise TypeError('max_batch_per_gpu="auto" is not supported with a sharded model; give a number')
     if session.noise is not None:
         raise TypeError("an adaptive batch is not supported with a sharded model; leave autoscale_batch_size out")
+    if session.virtual_ranks:
+        raise TypeError("deterministic= is not supported with a sharded model; leave it out")
     if session.state.scalers:
         raise TypeError(SCALER)
     if session.shards is not None:

@@ -15,6 +15,7 @@ from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import EVALUATE, REDUCE
 from elastic_launcher.torch.data.micro_batches import pieces_of
 from elastic_launcher.torch.membership.membership import Division
+from elastic_launcher.virtual_ranks import Block, OrderedSum
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.loader import ElasticLoader
@@ -38,22 +39,58 @@ def evaluate(
         lambda own: f"of {_shapes(own)} over {loader.size} samples",
         lambda group, own: _reduce(group, own, "sum"),
     )
+    if session.virtual_ranks:
+        totals = {name: _add_in_order(rows) for name, rows in totals.items()}
     return {name: int(value) if name == COUNT else _plain(value) for name, value in totals.items()}
 
 
 def _evaluate_share(
     session: Session, membership: Membership, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
 ) -> dict[str, torch.Tensor]:
-    """Returns the sums over this rank's share of a data set.
+    """Returns the sums over this rank's share of a data set; with virtual ranks, a row for each, zero if not here.
+
+    Raises:
+        GroupError: If a peer was lost meanwhile.
+    """
+    check, whole = membership.group.check, Division(membership.rank, membership.world_size)
+    if not session.virtual_ranks:
+        with rng.preserve():
+            return _sum_up(session, whole, check, fn, loader)
+    rows: dict[str, torch.Tensor] = {}
+    with rng.preserve():
+        for one in session.divisions(whole):
+            rng.seed_all(rng.step_seed(session.seed, session.step, one.rank), session.device)
+            for name, value in _sum_up(session, one, check, fn, loader).items():
+                rows.setdefault(name, value.new_zeros(session.virtual_ranks, *value.shape))
+                if one.rank < one.ranks:
+                    rows[name][one.rank] = value
+    return rows
+
+
+def _add_in_order(rows: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of the virtual ranks' rows, by the tree that holds at every world size."""
+    total = OrderedSum(torch.add)
+    for virtual_rank, row in enumerate(rows + 0.0):  # -0 is 0 on ranks that have added the zeros of others
+        total.append(Block(virtual_rank), row)
+    return total.total()
+
+
+def _sum_up(
+    session: Session,
+    division: Division,
+    check: Callable[[], None],
+    fn: Callable[..., Mapping[str, Number]],
+    loader: ElasticLoader,
+) -> dict[str, torch.Tensor]:
+    """Returns the sums over one share of a data set.
 
     Raises:
         GroupError: If a peer was lost meanwhile.
     """
     sums: dict[str, torch.Tensor] = {}
     count = 0
-    division = Division(membership.rank, membership.world_size)
-    with rng.preserve(), torch.no_grad():
-        for batch, samples, counts in each_batch(session, loader, division, membership.group.check):
+    with torch.no_grad():
+        for batch, samples, counts in each_batch(session, loader, division, check):
             count += samples * counts
             for name, value in _call(fn, batch).items():
                 part = _number(name, value)
@@ -73,7 +110,7 @@ def each_batch(
     ``check`` raises `GroupError` if a peer was lost; ranks that share a model learn of that together, afterwards.
     """
     mine = _share(session, loader.size, division)
-    pieces = pieces_of(0, StepSamples(0, loader.size), mine)
+    pieces = pieces_of(0, StepSamples(0, loader.size), [mine])
     for number, (piece, samples) in enumerate(zip(pieces, mine.micro_batches or (0,), strict=True)):
         if session.shards is None:
             check()
@@ -82,6 +119,8 @@ def each_batch(
 
 
 def _share(session: Session, size: int, division: Division) -> Share:
+    if division.rank >= division.ranks:  # none of the virtual ranks
+        return Share(size, ())
     most = session.limited(session.max_batch_per_gpu)
     if session.shards is not None and division.ranks % session.shards.size == 0:
         return share_of_node(size, most, division.ranks, division.rank, session.shards.size)

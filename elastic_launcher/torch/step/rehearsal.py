@@ -40,7 +40,8 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     _warn_of_enumerate()
 
     def largest() -> int:
-        return max(session.share(count, Division(0, ranks)).micro_batches)
+        shares = session.shares(count, Division(0, ranks)).values()
+        return max(size for share in shares for size in share.micro_batches)
 
     def smallest() -> int:
         return min(SPARE_SAMPLES, session.max_micro_batch)

@@ -14,7 +14,6 @@ from functools import lru_cache
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.goodput import GradientNoise
 from elastic_launcher.adaptive.observations import Configuration, Observation
-from elastic_launcher.batch import share
 from elastic_launcher.control import messages
 from elastic_launcher.events import significant
 from elastic_launcher.torch.session import Session
@@ -41,7 +40,7 @@ def time_step(session: Session, batch_size: int, samples: int, world_size: int) 
     if steady is None or samples != batch_size:
         return
     most, statistics = session.max_micro_batch, session.normalizes is not None
-    micro_batch, count = _shape(batch_size, most, world_size, statistics)
+    micro_batch, count = _shape(batch_size, most, world_size, statistics, session.virtual_ranks)
     seconds, own = steady
     # a GPU computes while this process seems to wait for its peers
     each = own / count if session.device.type == "cpu" else None
@@ -49,10 +48,11 @@ def time_step(session: Session, batch_size: int, samples: int, world_size: int) 
 
 
 @lru_cache(maxsize=64)
-def _shape(batch_size: int, most: int, world_size: int, batch_statistics: bool) -> tuple[int, int]:
+def _shape(batch_size: int, most: int, world_size: int, batch_statistics: bool, virtual_ranks: int) -> tuple[int, int]:
     """Returns the samples of rank 0's largest micro-batch, and how many it has."""
-    micro_batches = share(batch_size, most, world_size, 0, batch_statistics=batch_statistics).micro_batches
-    return micro_batches[0], len(micro_batches)
+    bounds = Bounds.fixed(batch_size, most, batch_statistics=batch_statistics, virtual_ranks=virtual_ranks)
+    micro_batches = bounds.micro_batches(batch_size, world_size)
+    return max(micro_batches), len(micro_batches)
 
 
 def machines_of(world_size: int) -> int:
@@ -67,7 +67,12 @@ def known_bounds(session: Session) -> Bounds:
         bounds = session.autoscaling.bounds
         most = max(bounds.min_micro_batch, session.max_micro_batch)
         return replace(bounds, max_micro_batch=most, batch_statistics=statistics)
-    return Bounds.fixed(session.global_batch_size, session.max_micro_batch, batch_statistics=statistics)
+    return Bounds.fixed(
+        session.global_batch_size,
+        session.max_micro_batch,
+        batch_statistics=statistics,
+        virtual_ranks=session.virtual_ranks,
+    )
 
 
 def known_noise(session: Session) -> GradientNoise | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.batch import plan_step
+from elastic_launcher.virtual_ranks import plan_virtual
 
 
 @st.composite
@@ -118,3 +119,14 @@ def test_a_fixed_batch_has_one_size() -> None:
 def test_bounds_that_contradict_each_other_are_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Bounds(*arguments)
+
+
+@given(st.integers(1, 200), st.integers(1, 20), st.integers(1, 12), st.integers(1, 14))
+def test_a_deterministic_step_is_divided_by_virtual_ranks(
+    batch: int, most: int, virtual_ranks: int, ranks: int
+) -> None:
+    bounds = Bounds.fixed(batch, most, virtual_ranks=virtual_ranks)
+    found = [bounds.micro_batches(batch, ranks, rank) for rank in range(ranks)]
+    assert found == [one.micro_batches for one in plan_virtual(batch, most, virtual_ranks, ranks).shares]
+    assert bounds.candidates(ranks) == [batch]
+    assert max(len(one) for one in found) == len(found[0])

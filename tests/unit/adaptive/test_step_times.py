@@ -54,6 +54,16 @@ def test_a_job_that_was_on_one_size_says_what_twice_as_many_would_give_and_promi
     assert {found[one].goodput for one in (5, 8)} == {found[4].goodput}
 
 
+def test_a_deterministic_job_has_no_more_of_ranks_beyond_its_virtual_ranks() -> None:
+    bounds = Bounds.fixed(64, 16, virtual_ranks=4)
+    found = tabled(reported(1, 2, 4, bounds=bounds))
+    shapes = {ranks: (one.choice.micro_batch, one.choice.accumulation) for ranks, one in found.items()}
+    assert shapes == {1: (16, 4), 2: (16, 2), 3: (16, 2), **dict.fromkeys(range(4, 9), (16, 1))}
+    assert [one for one in found if found[one].basis is Basis.MEASURED] == [1, 2, 4]
+    assert found[3].goodput == pytest.approx(64 / MODEL.step_seconds(3, 3, 16, 2), rel=0.1)
+    assert max(found[one].goodput for one in range(5, 9)) <= found[4].goodput
+
+
 def test_what_was_reported_before_still_holds() -> None:
     found = tabled(reported(1), reported(3))
     assert [one for one in found if found[one].basis is Basis.MEASURED] == [1, 3]

@@ -96,7 +96,7 @@ def test_json_without_a_world_size_is_a_list_of_plans() -> None:
     assert [one["fewest_useful_ranks"] for one in plans] == [1, 2, 3, 4, 4, 6, 6, 8, 8, 16]
 
 
-@pytest.mark.parametrize("flag", ["--global-batch-size", "--max-batch-per-gpu", "--world-size"])
+@pytest.mark.parametrize("flag", ["--global-batch-size", "--max-batch-per-gpu", "--world-size", "--deterministic"])
 @pytest.mark.parametrize("value", ["0", "-1", "2.5", "x", "", "1e3", "²"])
 def test_bad_input_ends_with_2_and_one_line(flag: str, value: str) -> None:
     given = {"--global-batch-size": "8", "--max-batch-per-gpu": "2", "--world-size": "2"} | {flag: value}
@@ -109,6 +109,18 @@ def test_a_missing_flag_is_a_usage_error() -> None:
     result = run("--global-batch-size", "8")
     assert result.exit_code == 2
     assert "--max-batch-per-gpu" in result.stderr
+
+
+def test_a_deterministic_step_is_divided_by_virtual_ranks() -> None:
+    rows = {row[0]: row[1:] for row in cells(planned(24, 4, "--deterministic", "4"))}
+    assert rows["2"] == ["12", "4", "3", "4 x 3"]
+    assert rows["3"] == ["6-12", "4", "3", "4 x 3", "2 ranks"]
+    assert rows["8"] == ["0-6", "2", "3", "2 x 3", "4 ranks"]
+    assert cells(planned(18, 4, "--deterministic", "4", "--world-size", "2")) == [
+        ["0", "10", "0", "3 + 2 + 3 + 2"],
+        ["1", "8", "10", "2 x 4"],
+    ]
+    assert document(9, 4, "--deterministic", "2", "--world-size", "1")["largest_micro_batch"] == 4
 
 
 def job(folder: Path, *times: list[Any], **more: Any) -> str:
@@ -170,6 +182,7 @@ def test_of_an_adaptive_job_the_best_batch_of_each_size_is_planned(tmp_path: Pat
         (["untimed"], "no steps of this job were timed yet. Its script must use elastic_launcher.torch"),
         (["torn"], "holds no events"),
         (["untimed", "--world-size", "2"], "--world-size doesn't go with a work directory"),
+        (["untimed", "--deterministic", "2"], "--deterministic doesn't go with a work directory"),
         ([], "--global-batch-size and --max-batch-per-gpu missing: give both batch sizes, or a job's work directory"),
     ],
 )
@@ -203,6 +216,7 @@ def test_the_ranks_of_a_node_that_share_a_model_run_as_many_micro_batches() -> N
         (("--shard", "2", "--world-size", "3"), "world_size is 3; it must be a multiple of nproc_per_node, 2"),
         (("--shard", "0"), "--shard is '0'; it must be a whole number, 1 or more"),
         (("--shard", "2", "--batch-norm"), "--batch-norm doesn't go with --shard"),
+        (("--shard", "2", "--deterministic", "4"), "--deterministic doesn't go with --shard"),
     ],
 )
 def test_what_does_not_go_with_a_sharded_model_is_named(more: tuple[str, ...], message: str) -> None:

@@ -24,6 +24,7 @@ LAYERS = (
         "resume_advice",
         "sampling",
         "variables",
+        "virtual_ranks",
         "weighted_sampling",
     },
     {"checkpoint", "control", "events", "hints", "host", "kube", "workdir"},

@@ -24,8 +24,9 @@ from torchmetrics.classification import MulticlassAUROC
 from torchmetrics.regression import PearsonCorrCoef
 
 import elastic_launcher.torch as elastic
-from elastic_launcher.integrations.lightning import ElasticStrategy
+from elastic_launcher.integrations.lightning import ElasticFabricStrategy, ElasticStrategy
 from tests.support.lightning_modules import BATCH, MICRO, Adversaries, Classifier, Manual, data, make_trainer, samples
+from tests.support.thread_group import run_ranks, thread_job
 
 
 class Thawing(BaseFinetuning):
@@ -258,3 +259,9 @@ def test_a_precision_that_was_not_tried(strategy: Any, tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, 1, strategy=strategy, plugins=[Other()])
     with pytest.raises(TypeError, match=r"the precision plugin Other \(32-true\) was not tried"):
         trainer.fit(Adversaries(), DataLoader(samples(50), BATCH))
+
+
+@pytest.mark.parametrize("kind", [ElasticStrategy, ElasticFabricStrategy])
+def test_a_deterministic_job_is_refused(kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"init\(deterministic=2\): Lightning was not tried"):
+        run_ranks(1, lambda group: kind(thread_job(group, BATCH, MICRO, virtual_ranks=2)))

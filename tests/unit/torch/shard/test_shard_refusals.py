@@ -45,6 +45,11 @@ def finds_its_limit(job: Job) -> None:
     job.prepare(sharded())
 
 
+def has_virtual_ranks(job: Job) -> None:
+    job._session.virtual_ranks = 4
+    job.prepare(sharded())
+
+
 def measures_noise(job: Job) -> None:
     job._session.measure_noise()
     job.prepare(sharded())
@@ -62,6 +67,7 @@ def measures_noise_later(job: Job) -> None:
         (lambda job: job.prepare(sharded(), nn.Linear(2, 1)), "shard all of them by fully_shard"),
         (lambda job: job.prepare(sharded(), scaler()), "a GradScaler is not supported with a sharded model"),
         (lambda job: job.prepare(scaler(), sharded()), "a GradScaler is not supported with a sharded model"),
+        (has_virtual_ranks, "deterministic= is not supported with a sharded model"),
         (finds_its_limit, 'max_batch_per_gpu="auto" is not supported with a sharded model'),
         (measures_noise, "an adaptive batch is not supported with a sharded model"),
         (measures_noise_later, "an adaptive batch, is not supported with a sharded model"),

@@ -54,7 +54,7 @@ def test_what_was_timed_is_reported_once_and_again_when_there_is_more(clock: lis
         clock[0] = 1.0
         reports.report()
         bounds = {"base_batch_size": BATCH, "max_batch_size": BATCH, "max_micro_batch": 4, "min_micro_batch": 1}
-        bounds |= {"accumulation": True, "batch_statistics": False}
+        bounds |= {"accumulation": True, "batch_statistics": False, "virtual_ranks": 0}
         assert told.found == [StepTimes(0, BATCH, ((1, 1, 4, 2, 0.1, 0.04, FEWEST_STEPS),), bounds)]
         timed(job, 1)
         clock[0] = 3.0
@@ -65,6 +65,17 @@ def test_what_was_timed_is_reported_once_and_again_when_there_is_more(clock: lis
         assert [one.times[0][-1] for one in told.found] == [FEWEST_STEPS, FEWEST_STEPS + 1]
         reports.report(at_end=True)
         assert len(told.found) == 2
+
+    run_ranks(1, body)
+
+
+def test_a_deterministic_job_is_timed_by_the_micro_batches_of_its_virtual_ranks() -> None:
+    def body(group: ThreadGroup) -> None:
+        job = thread_job(group, 9, 4, virtual_ranks=2)
+        timed(job, FEWEST_STEPS, size=9)
+        (found,) = job._session.times
+        assert (found.micro_batch, found.accumulation) == (4, 3)  # 3 + 2 of one virtual rank, 4 of the other
+        assert step_times.known_bounds(job._session).virtual_ranks == 2
 
     run_ranks(1, body)
 
@@ -133,6 +144,7 @@ def test_an_adaptive_job_reports_bounds_and_noise(weight: float, known: bool) ->
         "min_micro_batch": 2,
         "accumulation": False,
         "batch_statistics": False,
+        "virtual_ranks": 0,
     }
     assert found.noise == ((pytest.approx(125.0), pytest.approx(1.0)) if known else None)
 
