@@ -149,15 +149,15 @@ def test_a_model_that_is_recomputed_compiled_or_in_bfloat16(kind: str, tmp_path:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("nproc", "batch", "micro"), [(2, 25, 3), (4, 9, 1), (2, 3, 2)])
-def test_two_of_three_nodes_are_killed_at_once(nproc: int, batch: int, micro: int, tmp_path: Path) -> None:
-    options = Options(str(tmp_path), samples=26, batch=batch, micro=micro, pace=0.01, recompute=nproc == 4)
-    arguments = ("--nodes", "1:3", "--nproc-per-node", str(nproc), "--", SCRIPT, json.dumps(vars(options)))
+@pytest.mark.parametrize(("batch", "micro"), [(25, 3), (3, 2)])
+def test_two_of_three_nodes_are_killed_at_once(batch: int, micro: int, tmp_path: Path) -> None:
+    options = Options(str(tmp_path), samples=26, batch=batch, micro=micro, pace=0.01)
+    arguments = ("--nodes", "1:3", "--nproc-per-node", "2", "--", SCRIPT, json.dumps(vars(options)))
     with launched(*arguments, cwd=tmp_path) as job:
-        last = formed(job, 3 * nproc, 0)
-        for node in {member["node"] for member in last["members"][nproc:]}:
+        last = formed(job, 6, 0)
+        for node in {member["node"] for member in last["members"][2:]}:
             os.kill(job.node_pid(node), signal.SIGKILL)
-        last = formed(job, 3 * nproc, last["generation"])
+        last = formed(job, 6, last["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert len(job.events.of("node_lost")) == 2
@@ -183,15 +183,9 @@ def test_a_checkpoint_loads_on_nodes_of_another_size(before: int, after: int, tm
 
 @pytest.mark.thorough
 def test_no_rank_ever_has_the_whole_model_beside_its_parts(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 4)
-    arguments = ("--nodes", "1:2", "--nproc-per-node", "4", "--hints", hints, "--", SCRIPTS / "shard_memory.py")
-    with launched(*arguments, tmp_path, cwd=tmp_path) as job:
-        formed(job, 4, 0, 3 * LONG)
-        allow(hints, 8)
-        formed(job, 8, 1, 3 * LONG)
-        (tmp_path / "stop").touch()
+    arguments = ("--nodes", "2:2", "--nproc-per-node", "2", "--", SCRIPTS / "shard_memory.py", tmp_path)
+    with launched(*arguments, cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     grown = [int(file.read_text()) for file in tmp_path.glob("rank-*")]
-    part = MODEL_BYTES / 4  # its parameters, its gradients, these on their way to the other nodes, a checkpoint's copy
-    assert len(grown) == 8 and 2 * part < min(grown) <= max(grown) < 6 * part
+    part = MODEL_BYTES / 2  # its parameters, its gradients, these on their way to the other nodes, a checkpoint's copy
+    assert len(grown) == 4 and 2 * part < min(grown) <= max(grown) < 5 * part, [one / part for one in grown]
