@@ -51,7 +51,7 @@ class Rank:
         self.session: Any = SimpleNamespace(
             position=Position(epoch=0, step=0, step_in_epoch=0),
             need_membership=lambda what: self.membership,
-            shares=lambda count, division: {division.rank: self.share(count, division)},
+            shares=self.shares,
             data_pass=self.data_pass,
             epochs=epochs,
             autoscaling=None,
@@ -64,10 +64,10 @@ class Rank:
 
         self.micro = micro
 
-    def share(self, count: int, division: Division) -> Share:
+    def shares(self, count: int, division: Division) -> dict[int, Share]:
         if division.rank >= division.ranks:
-            return Share(count, ())
-        return share(count, self.micro, division.ranks, division.rank)
+            return {division.rank: Share(count, ())}
+        return {division.rank: share(count, self.micro, division.ranks, division.rank)}
 
     def data_pass(self, data: TrainingData, position: Position) -> DataPass:
         return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
