@@ -76,6 +76,10 @@ class Latest:
     order: list[str] | None = None
 
 
+class NotAdmitted(RuntimeError):
+    """Raised where this process would need the other ranks, and is not admitted before its first batch."""
+
+
 @dataclass
 class Session:
     """The shared state of one job in one process.
@@ -168,6 +172,7 @@ class Session:
     def __post_init__(self) -> None:
         gradients = (self.parameters, self.buffers, self.device, self.name_of)
         if self.virtual_ranks:
+            self.buffers.keeps_booleans = True
             self.state.arithmetic = {"virtual ranks": self.virtual_ranks, "max_batch_per_gpu": self.max_batch_per_gpu}
             self.ordered = OrderedReducer(
                 *gradients,
@@ -377,10 +382,10 @@ class Session:
         """Returns the membership, or says why there is none yet.
 
         Raises:
-            RuntimeError: If this process has not been admitted.
+            NotAdmitted: If this process has not been admitted.
         """
         if self.membership is None:
-            raise RuntimeError(
+            raise NotAdmitted(
                 f"{what} needs the other ranks, and this rank is not admitted before its first batch: call it inside "
                 "or after the training loop"
             )

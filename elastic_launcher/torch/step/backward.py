@@ -225,6 +225,7 @@ class Backward:
         if way.todo is NextAction.ADOPT:
             session.apply_calls(call + 1)
             micro.dropped, micro.synced = False, True
+            self._draw_alike()
             for parameter in session.parameters() if only is None else only:
                 if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
                     parameter.grad = torch.zeros_like(parameter)
@@ -336,10 +337,16 @@ class Backward:
         if session.noise is not None:
             session.noise.commit()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
-        if session.virtual_ranks:  # what the optimizer or the script draws from here on is the same on all ranks
-            rng.seed_all(rng.step_seed(session.seed, step, session.virtual_ranks), session.device)
+        self._draw_alike()
         micro.synced = True
         point("step", session.position.step)
+
+    def _draw_alike(self) -> None:
+        """Has the optimizer and the script draw the same from here on, on all ranks of a deterministic job."""
+        session = self._session
+        if session.virtual_ranks:
+            seed = rng.step_seed(session.seed, session.position.step, session.virtual_ranks)
+            rng.seed_all(seed, session.device)
 
     def _operation(self, call: int, owner: int, slot: Slot) -> Operation:
         return Operation(BACKWARD, call, owner, self._session.reducer.wire(slot))

@@ -238,3 +238,14 @@ def test_the_nodes_of_a_job_have_groups_of_their_own_in_its_one_store(monkeypatc
     assert made == [("gloo", 1, 2)] * 2
     assert [job.get(f"elastic-launcher/node/{node}/key") for node in (2, 3)] == [b"of rank 1"] * 2
     assert not job.check(["key"])
+
+
+def test_the_plan_of_a_sharded_model_is_the_nodes() -> None:
+    def play(group: ThreadGroup) -> list[tuple[int, ...]]:
+        job = thread_job(group, 9, 2)
+        job._session.shards = SimpleNamespace(size=2)  # type: ignore[assignment]
+        return [one.micro_batches for one in job.plan.shares]
+
+    found = run_ranks(4, play)[0]
+    assert [len(one) for one in found] == [2, 2, 1, 1]  # both ranks of a node have as many
+    assert sum(map(sum, found)) == 9
