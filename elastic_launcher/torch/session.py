@@ -338,9 +338,8 @@ class Session:
 
     def wants_stop(self) -> bool:
         """Returns whether this rank's script asked for the end, or that of a rank with which it shares its model."""
-        if self.membership is not None and self.any_on_node(self.stop_reason is not None):
-            self.stop_reason = self.stop_reason or "stopped by another rank of this node"
-        return self.stop_reason is not None
+        mine = self.stop_reason is not None
+        return mine if self.membership is None else self.any_on_node(mine)
 
     def any_on_node(self, mine: bool) -> bool:
         """Returns whether something holds on this rank, or on one of those with which it shares its model."""

@@ -35,11 +35,6 @@ from elastic_launcher.torch.step.autoscale import propose
 from elastic_launcher.torch.step.memory import advice, free_memory, lower_limit
 from elastic_launcher.torch.step.prepare import check_replaced
 
-OF_NODE = (
-    "the ranks of a node share one model, and run the same micro-batches: none of them can do its own again in smaller "
-    "ones. Lower max_batch_per_gpu"
-)
-
 NOT_FINITE = (
     "the loss of a micro-batch that does not count is not finite. With a sharded model its backward pass runs all the "
     "same, and would make the gradient of the whole node nan. Divide by at least 1 where a mean is over tokens, and "
@@ -168,7 +163,7 @@ class Backward:
         session, micro = self._session, self._session.micro
         assert micro is not None
         if session.shards is not None:
-            error.add_note(OF_NODE)
+            error.add_note(advice(session))
             raise error
         call = max(0, micro.calls - bool(micro.broke))
         alone = session.membership is None or session.membership.world_size == 1
@@ -246,7 +241,8 @@ class Backward:
                     group, operation, step, lambda wire: abstain(wire, group, signals, session.device, parts)
                 )
                 self._resizer.finish_sending()
-            self._accept(agreement, signals)
+            self._check_agreement(agreement, signals)
+        self._accept(agreement)
 
     def _accumulate(
         self,
@@ -329,8 +325,8 @@ class Backward:
             point("reduced", session.position.step)
             if session.device.type == "cuda":
                 torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
-            accepted = self._accept(agreement, signals)
-        if not accepted:
+            self._check_agreement(agreement, signals)
+        if not self._accept(agreement):
             micro.dropped = True
             return
         session.reduced()
@@ -372,12 +368,13 @@ class Backward:
         formation = self._resizer.ready(lambda: data is None or self._plan.is_loaded(data))
         return formation.number if formation is not None else None
 
-    def _accept(self, agreement: Agreement, signals: Signals) -> bool:
-        """Acts on what the ranks agreed on; returns whether the step counts.
+    def _check_agreement(self, agreement: Agreement, signals: Signals) -> None:
+        """Checks what the ranks agreed on, and takes the formation to which they change.
 
         Raises:
             RuntimeError: If ranks are at different steps, have stepped different optimizers, differ in their
                 parameters, or one has left the loop alone.
+            GroupError: If that formation was given up.
         """
         session = self._session
         group = session.need_membership("a step").group
@@ -388,16 +385,24 @@ class Backward:
             raise RuntimeError(name_different_acts(group, session.acted(), session.position.step) + doubt())
         if self._check is not None and not agreement.same_check:
             self._refuse_differences(group, self._check, doubt)
+        if agreement.stop:
+            return
+        if agreement.left_loop:
+            if agreement.left_loop != group.world_size:
+                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
+            return
+        halts = session.checkpoints is not None and agreement.halt  # the job stops after this step
+        if agreement.formation is not None and not halts:
+            self._resizer.agree(agreement.formation)
+
+    def _accept(self, agreement: Agreement) -> bool:
+        """Acts on what the ranks agreed on; returns whether the step counts."""
+        session = self._session
         self._check = None
         if agreement.stop:
             session.end_training()
-        elif agreement.left_loop:
-            if agreement.left_loop != group.world_size:
-                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
-        elif session.checkpoints is not None and session.checkpoints.agree(agreement):
-            pass  # the job stops after this step: no other generation begins
-        elif agreement.formation is not None:
-            self._resizer.agree(agreement.formation)
+        elif not agreement.left_loop and session.checkpoints is not None:
+            session.checkpoints.agree(agreement)
         dropped = bool(agreement.stop or agreement.left_loop)
         if dropped:
             session.reduced(NextAction.STOPPED if agreement.stop else NextAction.LEFT)

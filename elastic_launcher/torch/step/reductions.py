@@ -15,6 +15,7 @@ from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import EVALUATE, REDUCE
 from elastic_launcher.torch.data.micro_batches import pieces_of
 from elastic_launcher.torch.membership.membership import Division
+from elastic_launcher.torch.shard.model import drop_gathered
 from elastic_launcher.virtual_ranks import Block, OrderedSum
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def each_batch(
             check()
         loader.want(pieces[number : number + loader.ahead + 1])
         yield loader.take(piece), piece[2], samples > 0
+    if session.shards is not None:
+        drop_gathered(session.models)
 
 
 def _share(session: Session, size: int, division: Division) -> Share:
