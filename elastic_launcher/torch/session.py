@@ -306,23 +306,27 @@ class Session:
         Raises:
             ValueError: If they can't be divided so that batch norm has two samples at a time.
         """
-        if division.rank >= division.ranks:
-            return Share(count, ())
-        if self.shards is not None and division.ranks % self.shards.size == 0:  # else one rank, which stands for all
-            return share_of_node(count, self.max_micro_batch, division.ranks, division.rank, self.shards.size)
         try:
-            return share(
-                count,
-                self.max_micro_batch,
-                division.ranks,
-                division.rank,
-                batch_statistics=self.normalizes is not None,
-            )
+            return self.divided(count, self.max_micro_batch, division, batch_statistics=self.normalizes is not None)
         except ValueError as error:
             raise ValueError(
                 f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
                 "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
             ) from None
+
+    def divided(self, count: int, most: int, division: Division, *, batch_statistics: bool = False) -> Share:
+        """Returns a rank's part of so many samples, in micro-batches of at most ``most``: none for a rank beyond the
+        division, and as many as its node's other ranks have where they share one model.
+
+        Raises:
+            ValueError: See `batch.share`.
+        """
+        ranks, rank = division.ranks, division.rank
+        if rank >= ranks:
+            return Share(count, ())
+        if self.shards is not None and ranks % self.shards.size == 0:  # else one rank, which stands for all
+            return share_of_node(count, most, ranks, rank, self.shards.size)
+        return share(count, most, ranks, rank, batch_statistics=batch_statistics)
 
     def agreed(self, group: Group | None = None) -> AbstractContextManager[None]:
         """Returns a context for what this rank does with other nodes: it ends the same on all ranks of its node, where

@@ -162,9 +162,6 @@ class Backward:
         """
         session, micro = self._session, self._session.micro
         assert micro is not None
-        if session.shards is not None:
-            error.add_note(advice(session))
-            raise error
         call = max(0, micro.calls - bool(micro.broke))
         alone = session.membership is None or session.membership.world_size == 1
         reduced = not alone and (session.reducer.has_begun or (micro.last and call > session.position.calls))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
@@ -14,16 +13,8 @@ from torch.utils.data import TensorDataset
 from elastic_launcher.torch.job import Job
 from tests.support.thread_group import run_ranks, thread_job
 
+pytestmark = pytest.mark.usefixtures("node_of_one")
 X = torch.arange(16.0, dtype=torch.float64).reshape(8, 2)
-
-
-@pytest.fixture(autouse=True)
-def node_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch's own default group, of a node with one rank."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def losses(between: Callable[[Job, nn.Module], object]) -> list[float]:

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.formations import Formations
 from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.membership.reconcile import At
@@ -138,17 +139,23 @@ def test_a_rank_is_admitted_only_with_all_of_its_node() -> None:
     assert run_ranks(RANKS, play) == [(True, [1], [[1]]), (True, [1], [])]  # the group is cut before it is dropped
 
 
+def job_of_node(group: ThreadGroup, nodes: Exchange) -> tuple[Job, nn.Module, torch.optim.Optimizer]:
+    """Returns a job whose ranks are those of one node, with a small model."""
+    nodes.turn = group._exchange.turn
+    job = thread_job(group, 4, 2)
+    model = nn.Linear(1, 1)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    job._session.shards = node_of(ThreadGroup(nodes, group.rank))
+    return job, model, optimizer
+
+
 def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = Exchange(RANKS)
 
     def play(group: ThreadGroup) -> str:
-        nodes.turn = group._exchange.turn
-        job = thread_job(group, 4, 2)
-        model = nn.Linear(1, 1)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        job._session.shards = node_of(ThreadGroup(nodes, group.rank))
+        job, model, optimizer = job_of_node(group, nodes)
 
         def give_up(*_: Any) -> None:
             raise GroupError("formation 3 was given up")
@@ -176,11 +183,7 @@ def test_a_step_that_breaks_on_one_rank_has_nothing_saved_on_the_other(monkeypat
     agreed: list[int] = []
 
     def play(group: ThreadGroup) -> None:
-        nodes.turn = group._exchange.turn
-        job = thread_job(group, 4, 2)
-        model = nn.Linear(1, 1)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        job._session.shards = node_of(ThreadGroup(nodes, group.rank))
+        job, model, optimizer = job_of_node(group, nodes)
         job._session.checkpoints = SimpleNamespace(  # type: ignore[assignment]
             note_data=lambda data: None,
             doubt=str,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
@@ -16,14 +15,7 @@ from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.shard.node import find_node
 from tests.support.thread_group import run_ranks, thread_job
 
-
-@pytest.fixture(autouse=True)
-def node_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch's own default group, of a node with one rank."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("node_of_one")
 
 
 def job_alone() -> Job:
