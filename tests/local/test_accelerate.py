@@ -39,7 +39,7 @@ def assert_as_plain(folder: Path) -> int:
 
     The process that wrote them may have joined late: then its logs begin later.
     """
-    found = torch.load(folder / "result.pt")
+    found = torch.load(folder / "result.pt", map_location="cpu")
     steps = found["logs"][-1]["step"]
     plain, expected = train(Accelerator(cpu=True), range(steps // STEPS + 1), steps=steps)
     assert (found["model"]["0.weight"] - build().state_dict()["0.weight"]).abs().max() > 0.01

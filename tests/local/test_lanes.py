@@ -97,7 +97,7 @@ class Training:
         assert sorted(steps) == list(range(len(steps)))
         for step, rows in steps.items():
             assert [number for row in rows for number in row["indices"]] == self.step(step)[1], f"step {step}"
-        found = torch.load(self.folder / "model.pt", weights_only=True)
+        found = torch.load(self.folder / "model.pt", weights_only=True, map_location="cpu")
         for name, values in self._plain(len(steps)).state_dict().items():
             assert torch.allclose(found[name], values, rtol=1e-9, atol=1e-9), name
         assert_no_process(job.work_dir)

@@ -36,7 +36,7 @@ def assert_as_plain(folder: Path, kind: str, **options: Any) -> int:
     for ours, theirs in zip(history, expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
     for (name, theirs), ours in zip(
-        plain.state_dict().items(), torch.load(folder / "weights.pt").values(), strict=True
+        plain.state_dict().items(), torch.load(folder / "weights.pt", map_location="cpu").values(), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9, msg=name)
     log, other = (max((one / "log").glob("*/metrics.csv")).read_text() for one in (folder, folder / "plain"))

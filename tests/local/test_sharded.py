@@ -41,7 +41,7 @@ def train_plain(options: Options, steps: int) -> tuple[Transformer, list[float],
 def assert_plain_training(options: Options, job: Launcher) -> int:
     """Fails unless what has been trained is what plain torch trains; returns the number of steps."""
     folder = Path(options.folder)
-    end = torch.load(folder / "end.pt", weights_only=True)
+    end = torch.load(folder / "end.pt", weights_only=True, map_location="cpu")
     steps: int = end["steps"]
     plain, losses, norms = train_plain(options, steps)
     close = {"rel": 0.02, "abs": 0.02} if options.mixed else {"rel": 1e-10, "abs": 1e-11}

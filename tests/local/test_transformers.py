@@ -37,7 +37,7 @@ def assert_as_plain(folder: Path, kind: str, epochs: int = EPOCHS, **arguments: 
     assert len(logs) == len(history(plain))
     for ours, theirs in zip(logs, history(plain), strict=True):
         assert ours == pytest.approx(theirs, rel=rel, abs=1e-12)
-    weights = torch.load(folder / "weights.pt")
+    weights = torch.load(folder / "weights.pt", map_location="cpu")
     assert list(weights) == list(plain.model.state_dict())
     for name, theirs in plain.model.state_dict().items():
         torch.testing.assert_close(weights[name], theirs, rtol=0, atol=rel, msg=name)

@@ -282,6 +282,6 @@ def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, b
 
 def assert_same_model(folder: Path, plain: Plain, tolerance: float = 1e-9) -> None:
     """Fails unless the job's final model is the plain one."""
-    found = torch.load(folder / "model.pt", weights_only=True)["model"]
+    found = torch.load(folder / "model.pt", weights_only=True, map_location="cpu")["model"]
     for name, parameter in plain.model.state_dict().items():
         assert torch.allclose(found[name], parameter, rtol=tolerance, atol=tolerance), name

@@ -32,7 +32,7 @@ def digest(*states: dict[str, torch.Tensor]) -> str:
     found = hashlib.sha256()
     for state in states:
         for name, tensor in sorted(state.items()):
-            found.update(name.encode() + tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+            found.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -60,7 +60,7 @@ def main() -> None:
         nn.Flatten(),
         nn.Dropout(0.3),
         nn.Linear(96, 3),
-    )
+    ).to(job.device)
     draws = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(SAMPLES, 8, generator=draws), torch.randint(0, 3, (SAMPLES,), generator=draws))
     model, optimizer = job.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
@@ -69,7 +69,7 @@ def main() -> None:
     loader = job.dataloader(data, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
 
     def loss_of(x: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=OPTIONS["half"]):
+        with torch.autocast(job.device.type, torch.bfloat16, enabled=OPTIONS["half"]):
             out = model(x)
         return functional.cross_entropy(out.float(), y, reduction=reduction)
 

@@ -107,7 +107,8 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     folder = Path(options["folder"])
     job = elastic.init(BATCH, options.get("micro", BATCH))
-    model, optimizer = job.prepare(*build())
+    model, optimizer = build()
+    model, optimizer = job.prepare(model.to(job.device), optimizer)
     order: dict[str, Any] = {"shuffle": options.get("shuffle", False)}
     if options.get("source") == "weights":
         order = {"weights": WEIGHTS}

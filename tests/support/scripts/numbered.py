@@ -57,7 +57,7 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     found = hashlib.sha256()
     for parameter in model.parameters():
         for tensor in (parameter, *optimizer.state[parameter].values()):
-            found.update(tensor.detach().contiguous().numpy().tobytes())
+            found.update(tensor.detach().contiguous().cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 
 

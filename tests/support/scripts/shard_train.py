@@ -142,9 +142,9 @@ def main() -> None:
     """Trains."""
     options = Options(**json.loads(sys.argv[1]))
     folder = Path(options.folder)
-    elastic.init_node_group("gloo")
+    elastic.init_node_group("nccl" if torch.cuda.is_available() else "gloo")
     job = elastic.init(options.batch, options.micro)
-    model = model_as_built(options.mixed, options.recompute)
+    model = model_as_built(options.mixed, options.recompute).to(job.device)
     for block in model.blocks if options.compiled else ():
         block.compile(backend="aot_eager")  # as traced, without generated code, which takes minutes to make
     shard(model, options.mixed)

@@ -151,7 +151,7 @@ def main() -> None:
     job = elastic.init(batch, OPTIONS["micro"])
     if OPTIONS["fault"] == "init twice":
         elastic.init(batch, OPTIONS["micro"])
-    model = build(OPTIONS["norm"])
+    model = build(OPTIONS["norm"]).to(job.device)
     if off and OPTIONS["fault"] == "differs: model":
         model = nn.Sequential(*model[:2], nn.Linear(16, 4)).double()
     optimizer, scheduler = optimizer_of(model)
