@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PURE   := elastic_launcher/batch.py elastic_launcher/batch_schedule.py elastic_launcher/sampling.py elastic_launcher/lane_order.py elastic_launcher/virtual_ranks.py elastic_launcher/weighted_sampling.py elastic_launcher/config.py elastic_launcher/argument.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/quota elastic_launcher/adaptive elastic_launcher/argo.py
 TWO    := --numprocesses 2 --dist loadgroup # for two cores
+ON_A_GPU := resize sudden_loss deterministic lanes keras lightning transformers accelerate # whose scripts use a GPU where there is one
 IRS    := digits_elastic digits_keras digits_search gpt_lora plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
@@ -36,6 +37,7 @@ test-local: $(STAMP) ## the other local tests: several processes each
 
 test-gpu: $(STAMP) ## what one NVIDIA GPU can show; fails where there is none (no part of any other target)
 	$(BIN)/python -m pytest -q tests/gpu
+	$(BIN)/python -m pytest -q -n 8 --dist loadgroup -m 'not thorough' $(ON_A_GPU:%=tests/local/test_%.py)
 
 cluster: ## a real Kubernetes of two nodes on this machine; needs root and Go (tests/cluster/README.md; ARGS="--grace 10")
 	$(PYTHON) -m tests.cluster up $(ARGS)

@@ -51,7 +51,8 @@ def init(
     Raises:
         ValueError: If a batch size is missing, not a whole number of 1 or more, or given twice and different; or if
             ``deterministic`` is no such number, or can't be with ``max_batch_per_gpu="auto"``.
-        RuntimeError: If the launcher's environment is incomplete, or this rank has a job already.
+        RuntimeError: If the launcher's environment is incomplete, this rank has a job already, or its node has GPUs
+            and too few of them.
     """
     global _is_rank
     batch, largest = read_batch(global_batch_size, max_batch_per_gpu)
@@ -64,7 +65,7 @@ def init(
     if virtual_ranks:
         be_deterministic()
     launch = read_launch()
-    device = choose_device(launch.local_rank)
+    device = choose_device(launch.local_rank, launch.local_world_size)
     if _is_rank:
         raise RuntimeError("elastic.init() was called twice in one rank; keep the job that the first call returned")
     _is_rank = launch.control is not None or launch.torchrun

@@ -94,7 +94,7 @@ def test_two_ranks_continue_from_a_checkpoint_of_lightning(tmp_path: Path) -> No
     plain, expected = train("adam", tmp_path / "plain", EPOCHS)
     history = json.loads((tmp_path / "history.json").read_text())
     assert history[0][:3] == [1, 1, 11] and history[-1] == pytest.approx(expected[-1], rel=1e-9)
-    for name, ours in torch.load(tmp_path / "weights.pt").items():
+    for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
         torch.testing.assert_close(ours, plain.state_dict()[name], rtol=0, atol=1e-9)
 
 
@@ -139,7 +139,7 @@ def test_a_loop_over_fabric_trains_what_fabric_alone_does(tmp_path: Path) -> Non
     with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     plain = train_with_fabric("auto", range(EPOCHS)).state_dict()
-    for name, ours in torch.load(tmp_path / "weights.pt").items():
+    for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
         torch.testing.assert_close(ours, plain[name], rtol=0, atol=1e-9)
 
 

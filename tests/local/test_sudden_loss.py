@@ -275,7 +275,7 @@ def test_where_nobody_is_left_who_holds_the_state_the_job_restarts_from_the_last
     assert again["cause"] == "failure" and 0 < again["first_step"] <= 21 and again["pause_seconds"] > 0
     said = [event["message"] for event in job.events.of("warning")]
     assert any("no other node holds the state; all nodes restart from step" in message for message in said), said
-    steps = torch.load(tmp_path / "model.pt")["step"]
+    steps = torch.load(tmp_path / "model.pt", map_location="cpu")["step"]
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 

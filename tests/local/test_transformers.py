@@ -40,7 +40,7 @@ def assert_as_plain(folder: Path, kind: str, epochs: int = EPOCHS, **arguments: 
     weights = torch.load(folder / "weights.pt", map_location="cpu")
     assert list(weights) == list(plain.model.state_dict())
     for name, theirs in plain.model.state_dict().items():
-        torch.testing.assert_close(weights[name], theirs, rtol=0, atol=rel, msg=name)
+        torch.testing.assert_close(weights[name], theirs.cpu(), rtol=0, atol=rel, msg=name)
     return int(steps)
 
 
@@ -133,5 +133,5 @@ def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_pa
     options = options_of(tmp_path, "tokens", arguments=arguments)
     train_twice(SCRIPT, options, tmp_path, "ended by the Trainer): 14 steps")
     plain = train_plain("tokens", tmp_path / "plain", EPOCHS, 14, **arguments).model.state_dict()
-    for name, ours in torch.load(tmp_path / "weights.pt").items():
-        torch.testing.assert_close(ours, plain[name], rtol=0, atol=1e-9, msg=name)
+    for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
+        torch.testing.assert_close(ours, plain[name].cpu(), rtol=0, atol=1e-9, msg=name)

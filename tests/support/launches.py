@@ -23,11 +23,13 @@ import psutil
 from elastic_launcher.control import ControlClient
 from elastic_launcher.control.auth import ANSWER_HEADER, SIGNATURE_HEADER, Verifier
 from elastic_launcher.host import processes
+from elastic_launcher.host.machine import gpus
 from elastic_launcher.workdir import write_json
 
 PATIENCE = 60.0
 """Seconds that a test waits for something that ought to come within a few, on a machine that does other things too."""
 POLL = 0.02
+NODES_ON_A_GPU = 8
 _PR_SET_CHILD_SUBREAPER = 36
 T = TypeVar("T")
 
@@ -142,6 +144,11 @@ class Launcher:
         return int(json.loads(path.read_text())["pid"])
 
 
+def _shared_gpu() -> dict[str, str]:
+    """Returns an environment in which a launcher starts many nodes of one rank on the machine's first GPU, if any."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus()[:1] * NODES_ON_A_GPU)} if gpus() else {}
+
+
 @contextlib.contextmanager
 def launched(
     *arguments: str | Path,
@@ -158,7 +165,7 @@ def launched(
         process = subprocess.Popen(
             [sys.executable, *map(str, program), "run", "--work-dir", str(folder), *map(str, arguments)],
             cwd=cwd,
-            env=os.environ | (environment or {}),
+            env=os.environ | _shared_gpu() | (environment or {}),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

@@ -270,7 +270,7 @@ def train_with_fabric(strategy: Any, *epochs: Any, after: Any = lambda fabric: N
         after: Called after each loop.
     """
     torch.manual_seed(3)
-    fabric = lightning.Fabric(accelerator="cpu", strategy=strategy)
+    fabric = lightning.Fabric(accelerator="cpu" if strategy == "auto" else "auto", strategy=strategy)
     network = Classifier().net
     optimizer = torch.optim.AdamW(network.parameters(), 0.01)
     model, optimizer = fabric.setup(network, optimizer)

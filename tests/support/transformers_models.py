@@ -145,7 +145,7 @@ def make(kind: str, folder: Path, trainer: Any = InOrderTrainer, callbacks: Any 
         per_device_train_batch_size=BATCH,
         per_device_eval_batch_size=7,
         report_to="none",
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
         include_num_input_tokens_seen=True,
         **{"logging_steps": 3, **resumes},

@@ -22,6 +22,8 @@ class Launch:
         member: Number of this process within the job, or None.
         node: Number of the node that it runs on, or None.
         torchrun: Whether plain torchrun (or anything that sets its variables) started more than this process.
+        local_rank: This process's number among those of its node.
+        local_world_size: How many these are.
     """
 
     control: str | None
@@ -29,6 +31,7 @@ class Launch:
     node: int | None
     torchrun: bool
     local_rank: int
+    local_world_size: int = 1
 
 
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
@@ -38,7 +41,10 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
         RuntimeError: If the variables of our launcher are incomplete.
     """
     control = environment.get(variables.CONTROL)
-    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    local_rank, local_world_size = (
+        int(environment.get("LOCAL_RANK", "0")),
+        int(environment.get("LOCAL_WORLD_SIZE", "1")),
+    )
     if control is not None:
         missing = [name for name in (variables.MEMBER, variables.NODE) if name not in environment]
         if missing:
@@ -46,8 +52,9 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
                 f"{variables.CONTROL} is set but {' and '.join(missing)} not: start this script with `elastic-launcher "
                 f"run`, or unset {variables.CONTROL}."
             )
-        return Launch(control, int(environment[variables.MEMBER]), int(environment[variables.NODE]), False, local_rank)
-    return Launch(None, None, None, int(environment.get("WORLD_SIZE", "1")) > 1, local_rank)
+        member, node = int(environment[variables.MEMBER]), int(environment[variables.NODE])
+        return Launch(control, member, node, False, local_rank, local_world_size)
+    return Launch(None, None, None, int(environment.get("WORLD_SIZE", "1")) > 1, local_rank, local_world_size)
 
 
 def _whole(name: str, value: object) -> int:
@@ -117,10 +124,20 @@ def read_autoscale(environment: Mapping[str, str] = os.environ) -> int | None:
     return None if text is None else _read_whole(variables.AUTOSCALE_BATCH_SIZE, text)
 
 
-def choose_device(local_rank: int) -> torch.device:
-    """Returns this process's device: its GPU where there is one for each local rank, else the CPU."""
-    if torch.cuda.is_available() and local_rank < torch.cuda.device_count():
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        return device
-    return torch.device("cpu")
+def choose_device(local_rank: int, local_world_size: int) -> torch.device:
+    """Returns this process's device: its GPU, or the CPU where there is none.
+
+    Raises:
+        RuntimeError: If the node has some, and too few for its ranks.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        return torch.device("cpu")
+    if count < local_world_size:
+        raise RuntimeError(
+            f"this node has {local_world_size} ranks, and each sees {count} GPU{'s' * (count > 1)}: start at "
+            f"most {count} (--nproc-per-node), or train on the CPU, with CUDA_VISIBLE_DEVICES= before the command"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device

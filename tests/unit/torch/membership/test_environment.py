@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from elastic_launcher.torch.membership.environment import read_batch, read_launch
+from elastic_launcher.torch.membership.environment import choose_device, read_batch, read_launch
 from elastic_launcher.variables import GLOBAL_BATCH_SIZE, MAX_BATCH_PER_GPU
 
 GIVEN = {GLOBAL_BATCH_SIZE: "256", MAX_BATCH_PER_GPU: "64"}
@@ -67,3 +68,25 @@ def test_how_the_process_was_started() -> None:
     assert (ours.control, ours.member, ours.node, ours.torchrun) == ("/c.json", 3, 2, False)
     with pytest.raises(RuntimeError, match="ELASTIC_NODE"):
         read_launch({"ELASTIC_CONTROL": "/c.json", "ELASTIC_MEMBER": "3"})
+
+
+@pytest.mark.parametrize(("gpus", "ranks", "device"), [(0, 2, "cpu"), (2, 2, "cuda:1"), (4, 2, "cuda:1")])
+def test_all_ranks_of_a_node_are_on_gpus_or_none_is(
+    gpus: int, ranks: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pretend(monkeypatch, gpus)
+    assert str(choose_device(1, ranks)) == device
+
+
+def test_more_ranks_than_gpus_are_refused_on_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, 1)
+    for local_rank in (0, 1):
+        with pytest.raises(RuntimeError, match="2 ranks, and each sees 1 GPU: start at most 1"):
+            choose_device(local_rank, 2)
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    """Has torch see GPUs that are not there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
