@@ -172,7 +172,6 @@ class Session:
     def __post_init__(self) -> None:
         gradients = (self.parameters, self.buffers, self.device, self.name_of)
         if self.virtual_ranks:
-            self.buffers.keeps_booleans = True
             self.state.arithmetic = {"virtual ranks": self.virtual_ranks, "max_batch_per_gpu": self.max_batch_per_gpu}
             self.ordered = OrderedReducer(
                 *gradients,

@@ -24,21 +24,21 @@ class Wire:
     Attributes:
         buckets: Elements, data type and kind of device of each bucket, in order.
         head: Where the ranks' signals begin in the last of them.
-        whole: Elements of the models' buffers of whole numbers.
+        largest: Elements, data type and kind of device of what the largest values are taken of.
         parts: Elements of sharded parameters, which are reduced apart.
         rows: How many rows of each bucket a rank brings, where they are added in a fixed order; 0 where they are not.
     """
 
     buckets: Sizes
     head: int = 0
-    whole: int = 0
+    largest: Sizes = ()
     parts: int = 0
     rows: int = 0
 
     @property
     def elements(self) -> int:
         """The number of all elements."""
-        return sum(numel for numel, _, _ in self.buckets) + self.whole + self.parts
+        return sum(numel for numel, _, _ in self.buckets + self.largest) + self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,12 @@ def read_operation(data: bytes) -> tuple[Operation, int, str]:
     wire: dict[str, Any] | None = content.pop("wire")
     if wire is None:
         return Operation(**content), step, acted
-    buckets = tuple((int(numel), str(kind), str(device)) for numel, kind, device in wire["buckets"])
-    sizes = Wire(buckets, wire["head"], wire["whole"], wire["parts"], wire["rows"])
+    sizes = Wire(_sizes(wire["buckets"]), wire["head"], _sizes(wire["largest"]), wire["parts"], wire["rows"])
     return Operation(**content, wire=sizes), step, acted
+
+
+def _sizes(rows: list[list[Any]]) -> Sizes:
+    return tuple((int(numel), str(kind), str(device)) for numel, kind, device in rows)
 
 
 def find_common(operations: Sequence[Operation]) -> Operation | None:

@@ -135,8 +135,8 @@ def abstain(
         head.copy_(torch.tensor(spell(signals, late=False, weight=0.0, loss=0.0), dtype=head.dtype))
     _take_part(group, wire, tail)
     numbers = exchange_votes(group, signals, tail) if wire.rows else head.tolist()
-    if wire.whole:
-        group.all_reduce(torch.zeros(wire.whole, dtype=torch.int64, device=device), op="max").wait()
+    for one in wire.largest:
+        group.all_reduce(_zeros(one, device), op="max").wait()
     return read(numbers, signals, group.world_size)
 
 

@@ -92,12 +92,12 @@ class Layout:
     handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
     _wire: Wire | None = None
 
-    def wire(self, whole: int) -> Wire:
-        """Returns what a reduction of this memory exchanges, with so many elements of the buffers of whole numbers."""
-        if self._wire is None or self._wire.whole != whole:
+    def wire(self, largest: Sizes) -> Wire:
+        """Returns what a reduction of this memory exchanges, and beside it the ``largest`` values."""
+        if self._wire is None or self._wire.largest != largest:
             sizes = sizes_of([bucket for bucket in self.buckets if not bucket.sharded])
             parts = sum(parameter.numel() for parameter in self.parameters if is_sharded(parameter))
-            self._wire = Wire(sizes, self.buckets[-1].gradient_numel, whole, parts)
+            self._wire = Wire(sizes, self.buckets[-1].gradient_numel, largest, parts)
         return self._wire
 
     @cached_property

@@ -18,7 +18,7 @@ from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients.buckets import Layout, Slot
 from elastic_launcher.torch.gradients.exchange import exchange_rows, exchange_votes
 from elastic_launcher.torch.gradients.reducer import OTHER_PARAMETERS, Reducer
-from elastic_launcher.torch.gradients.tail import largest, read_largest, read_riders
+from elastic_launcher.torch.gradients.tail import read_riders
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe
@@ -51,7 +51,7 @@ class OrderedReducer(Reducer):
         self._virtual_ranks = virtual_ranks
         self._division = division
         self._sum: OrderedSum[Flats] = OrderedSum(self._add)
-        self._most: torch.Tensor | None = None
+        self._most: list[torch.Tensor] = []
         self._slot: Slot | None = None
         self._spare: list[Flats] = []  # memory for copies, as large as the layout's
         self._layout: Layout | None = None
@@ -59,7 +59,7 @@ class OrderedReducer(Reducer):
     def _forget(self) -> None:
         for _, flats in self._sum.nodes:
             self._give_back(flats)
-        self._sum, self._most, self._slot = OrderedSum(self._add), None, None
+        self._sum, self._most, self._slot = OrderedSum(self._add), [], None
 
     def begin_step(self) -> None:
         """Forgets the last step's sums and gradients."""
@@ -80,8 +80,9 @@ class OrderedReducer(Reducer):
         self._buffers.check()
         if slot.weight == 0:
             _clear(slot)
+        else:
+            self._note_largest()
         self._write_tail(slot, consensus.weigh(slot.weight), share)
-        self._note_largest()
         slot.begin_step()
         self._append(virtual_rank, [bucket.flat for bucket in slot.layout.buckets])
 
@@ -100,16 +101,16 @@ class OrderedReducer(Reducer):
             self._reduce_bucket(group, number, bucket.flat)
         weighed = layout.head.tolist()
         votes = exchange_votes(group, signals, layout.head)
-        most = self._largest_of_all()
-        if most is not None:
-            group.all_reduce(most, op="max").wait()
-            read_largest(self._buffers, most)
+        most = self._most or self._largest(counts=False)
+        for flat in most:
+            group.all_reduce(flat, op="max").wait()
         numbers = [one + other for one, other in zip(weighed, votes, strict=True)]
         agreement = consensus.read(numbers, signals, group.world_size)
         if agreement.weight and agreement.weight != count:
             for bucket in layout.buckets:
                 bucket.flat[: bucket.gradient_numel].mul_(count / agreement.weight)
         read_riders(layout, self._buffers)
+        self._read_largest(most, agreement)
         self._hand_over(slot, agreement.weight != 0)
         self._forget()
         return agreement
@@ -182,18 +183,9 @@ class OrderedReducer(Reducer):
         exchange_rows(group, own, max(1, *(len(one) for one in places)), flat, fold)
 
     def _note_largest(self) -> None:
-        """Takes the largest whole numbers of the virtual ranks so far."""
-        mine = largest(self._buffers)
-        self._most = mine if mine is None or self._most is None else torch.maximum(self._most, mine)
-
-    def _largest_of_all(self) -> torch.Tensor | None:
-        """Returns the largest whole numbers of this rank's virtual ranks, below all others if it has none with samples:
-        what it had before the step may be larger than what comes of it.
-        """
-        if self._most is not None:
-            return self._most
-        mine = largest(self._buffers)
-        return None if mine is None else torch.full_like(mine, torch.iinfo(mine.dtype).min)
+        """Takes the largest values of the virtual ranks so far."""
+        mine = self._largest(counts=True)
+        self._most = list(map(torch.maximum, self._most, mine)) if self._most else mine
 
 
 def _clear(slot: Slot) -> None:

@@ -21,12 +21,13 @@ from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.overlap import Overlap, record_order
 from elastic_launcher.torch.gradients.passes import Passes
 from elastic_launcher.torch.gradients.tail import (
-    count_largest,
     form_of,
+    keep_largest,
     largest,
     read_largest,
     read_riders,
     riders,
+    sizes_of_largest,
     write_riders,
 )
 from elastic_launcher.torch.shard.tensors import local
@@ -171,7 +172,7 @@ class Reducer:
 
     def wire(self, slot: Slot) -> Wire:
         """Returns what a reduction of a slot exchanges."""
-        return slot.layout.wire(count_largest(self._buffers))
+        return slot.layout.wire(sizes_of_largest(self._buffers, self._device))
 
     def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
         """Runs a backward pass of which nothing is kept but the order in which gradients come; lays memory out."""
@@ -371,15 +372,14 @@ class Reducer:
         )
         if self.noise is not None:
             self.noise.write(slot, count, alone=alone, speaks=group.rank == 0)
-        most = None if alone else largest(self._buffers)
+        most = [] if alone else self._largest(counts=slot.weight != 0)
         if not alone:
             parts = [group.replicas.all_reduce(bucket.flat) for bucket in layout.parts]
             for work in parts:
                 work.wait()  # so that where the tail is complete, all ranks have all of their parts
             open_buckets = [bucket for bucket in layout.buckets if not (bucket.launched or bucket.sharded)]
             works += [group.all_reduce(bucket.flat) for bucket in open_buckets]
-            if most is not None:
-                works.append(group.all_reduce(most, op="max"))
+            works += [group.all_reduce(flat, op="max") for flat in most]
             for work in works:
                 work.wait()
         numbers = layout.head.tolist()
@@ -399,10 +399,19 @@ class Reducer:
             self.noise.read(slot, numbers[wire.HEAD :], count=count, weight=weight, late=late, alone=alone)
         if not alone:
             read_riders(layout, self._buffers)
-        if most is not None:
-            read_largest(self._buffers, most)
+        self._read_largest(most, agreement)
         self._hand_over(slot, agreement.weight != 0)
         return agreement
+
+    def _largest(self, *, counts: bool) -> list[torch.Tensor]:
+        return largest(self._buffers, self._device, counts=counts)
+
+    def _read_largest(self, most: Sequence[torch.Tensor], agreement: Agreement) -> None:
+        """Gives buffers and tracked tensors what has come of their largest values."""
+        if most and agreement.weight:
+            read_largest(self._buffers, most)
+        elif most:
+            keep_largest(self._buffers)
 
     def _write_tail(self, slot: Slot, head: list[float], share: float) -> None:
         """Writes what this rank adds to the tail; ``head`` is all of its head but the loss."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from elastic_launcher.torch.collectives.operations import Sizes
 from elastic_launcher.torch.gradients.buckets import Layout
 from elastic_launcher.torch.state.buffers import ModelBuffers
 
@@ -52,33 +53,52 @@ def read_riders(layout: Layout, buffers: ModelBuffers) -> None:
                 rider.copy_(whole)
 
 
-def largest(buffers: ModelBuffers) -> torch.Tensor | None:
-    """Returns the whole numbers of which the largest are wanted: buffers, then tracked tensors; None without any."""
-    parts = [buffer.reshape(-1).to(torch.int64) for buffer in buffers.whole()]
-    parts += [_ordered(tensor.reshape(-1)) for tensor in buffers.tracked.largest()]
-    return torch.cat(parts) if parts else None
+def sizes_of_largest(buffers: ModelBuffers, device: torch.device) -> Sizes:
+    """Returns the sizes of what `largest` returns."""
+    kinds = _kinds(buffers)
+    return tuple(
+        (sum(one.numel() for one in some), str(kind).removeprefix("torch."), device.type) for kind, some in kinds
+    )
 
 
-def count_largest(buffers: ModelBuffers) -> int:
-    """Returns how many numbers `largest` has."""
-    return sum(tensor.numel() for tensor in buffers.whole() + buffers.tracked.largest())
+def largest(buffers: ModelBuffers, device: torch.device, *, counts: bool) -> list[torch.Tensor]:
+    """Returns the numbers of which the largest are wanted, those of 8 bits apart.
+
+    They are the least ones of a rank on which no forward pass ``counts``: what it had before the step may be larger
+    than what comes of it.
+    """
+    flats = [torch.cat([_ordered(one.reshape(-1)).to(device, kind) for one in some]) for kind, some in _kinds(buffers)]
+    return flats if counts else [torch.full_like(flat, torch.iinfo(flat.dtype).min) for flat in flats]
 
 
-def read_largest(buffers: ModelBuffers, values: torch.Tensor) -> None:
+def read_largest(buffers: ModelBuffers, flats: Sequence[torch.Tensor]) -> None:
     """Gives buffers and tracked tensors the largest values over the ranks."""
-    whole, tracked = buffers.whole(), buffers.tracked.largest()
-    parts = values.split([tensor.numel() for tensor in whole + tracked])
     with torch.no_grad():
-        for buffer, part in zip(whole, parts[: len(whole)], strict=True):
-            buffer.copy_(part.view(buffer.shape))
-        for tensor, part in zip(tracked, parts[len(whole) :], strict=True):
-            tensor.copy_((_numbers(part) if tensor.is_floating_point() else part).view(tensor.shape))
+        for (_, some), flat in zip(_kinds(buffers), flats, strict=True):
+            for tensor, part in zip(some, flat.split([one.numel() for one in some]), strict=True):
+                tensor.copy_((_numbers(part) if tensor.is_floating_point() else part).view(tensor.shape))
+
+
+def keep_largest(buffers: ModelBuffers) -> None:
+    """Gives them the values before the step: no forward pass of any rank counts."""
+    before = buffers.whole_at_step_begin() + buffers.tracked.largest_at_step_begin()
+    with torch.no_grad():
+        for tensor, then in zip(buffers.whole() + buffers.tracked.largest(), before, strict=True):
+            tensor.copy_(then)
+
+
+def _kinds(buffers: ModelBuffers) -> list[tuple[torch.dtype, list[torch.Tensor]]]:
+    """Returns buffers and tracked tensors of which the largest value is taken, by the type that is reduced."""
+    kinds: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in (one for one in buffers.whole() + buffers.tracked.largest() if one.numel()):
+        kinds.setdefault(torch.uint8 if tensor.dtype in (torch.bool, torch.uint8) else torch.int64, []).append(tensor)
+    return list(kinds.items())
 
 
 def _ordered(flat: torch.Tensor) -> torch.Tensor:
     """Returns numbers as whole ones in the same order, with "not a number" as the largest."""
     if not flat.is_floating_point():
-        return flat.to(torch.int64)
+        return flat
     double = flat.double()
     bits = torch.where(double.isnan(), torch.nan, double).view(torch.int64)
     return bits ^ ((bits >> 63) & _BELOW_SIGN)

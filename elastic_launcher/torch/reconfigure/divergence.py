@@ -18,17 +18,17 @@ from elastic_launcher.torch.state.training_state import TrainingState
 
 
 class Check:
-    """What is to be the same on all ranks, as it is now: parameters, the buffers that are left alone, and numbers.
+    """What is to be the same on all ranks, as it is now: parameters, buffers, and numbers.
 
-    Of the buffers, those that are left alone are checked, and tracked tensors. It is taken before a step's first
-    forward pass, which may change parameters: the ranks would compare different moments.
+    Of the buffers, those that are left alone are checked, and booleans; tracked tensors too. It is taken before a
+    step's first forward pass, which may change parameters: the ranks would compare different moments.
     """
 
     def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:
         self._parameters = state.checksums()
         self._frozen = state.frozen_names()
-        self._still = {f"the buffer {name}": value for name, value in buffers.still().items()}
-        self._still |= buffers.tracked.checksums()
+        self._kept = {f"the buffer {name}": value for name, value in buffers.compared().items()}
+        self._kept |= buffers.tracked.checksums()
         self._options = group_options(state)
         self._others = other_numbers(state)
 
@@ -42,7 +42,7 @@ class Check:
 
     def _sums(self) -> dict[str, int]:
         names, sums = self._parameters
-        return {**dict(zip(names, sums.tolist(), strict=True)), **self._still}
+        return {**dict(zip(names, sums.tolist(), strict=True)), **self._kept}
 
     def rows(self) -> list[Any]:
         """Returns the parts of it, by name, for `compare`."""

@@ -12,7 +12,7 @@ from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import bit_sum, form, is_plain
 from elastic_launcher.torch.state.tracked import Tracked
 
-_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
+_WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def is_averaged(buffer: torch.Tensor) -> bool:
 
 
 def is_whole(buffer: torch.Tensor) -> bool:
-    """Whether ranks take the largest value of a buffer: whole numbers."""
+    """Whether ranks take the largest value of a buffer: whole numbers, and booleans, of which True is the larger."""
     return is_plain(buffer) and buffer.dtype in _WHOLE
 
 
@@ -70,19 +70,17 @@ class Snapshot:
 
 class ModelBuffers:
     """All buffers of all models: real and complex ones (batch-norm statistics) are averaged by samples, whole ones take
-    the largest.
+    the largest, booleans too.
 
     Buffers that are not persistent (masks, tables) are no state and are left alone. So are persistent ones of other
-    kinds (booleans, sparse and quantized tensors, float8), which no forward pass may change but for the booleans.
+    kinds (sparse and quantized tensors, float8), which no forward pass may change.
 
     Attributes:
         tracked: Tensors of the script's own that are treated alike.
-        keeps_booleans: Whether no forward pass may change booleans either.
     """
 
     def __init__(self) -> None:
         self.tracked = Tracked()
-        self.keeps_booleans = False
         self._models: list[nn.Module] = []
         self._looked = -1
         self._averaged: list[BufferSlot] = []
@@ -105,19 +103,22 @@ class ModelBuffers:
         for slot, buffer in buffer_slots(self._models):
             if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
                 slot.owner[slot.key] = buffer.resolve_conj().resolve_neg()
+            elif is_plain(buffer) and 0 in buffer.stride():  # expanded: its elements can't be written to one by one
+                slot.owner[slot.key] = buffer.contiguous()
             kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
             kind.append(slot)
 
     @staticmethod
     def _resolve(slots: list[BufferSlot]) -> list[torch.Tensor]:
-        return [buffer for slot in slots if (buffer := slot.owner[slot.key]) is not None]
+        """Returns the buffers' memory: a write to it leaves a graph alone that has saved one (a mask, say)."""
+        return [buffer.data for slot in slots if (buffer := slot.owner[slot.key]) is not None]
 
     def floating(self) -> list[torch.Tensor]:
         """Returns the averaged buffers as they are now, complex ones as pairs of real numbers."""
         return [torch.view_as_real(b) if b.is_complex() else b for b in self._resolve(self._averaged)]
 
     def whole(self) -> list[torch.Tensor]:
-        """Returns the integer buffers as they are now."""
+        """Returns the buffers of whole numbers and booleans as they are now."""
         return self._resolve(self._whole)
 
     def all(self) -> list[torch.Tensor]:
@@ -174,6 +175,10 @@ class ModelBuffers:
         copies = self._step.copies[: len(self._averaged)]
         return [torch.zeros_like(c) if n in self._fresh else c for n, c in enumerate(copies)] if self._fresh else copies
 
+    def whole_at_step_begin(self) -> list[torch.Tensor]:
+        """Returns the values that whole numbers and booleans had when the step began."""
+        return self._step.copies[len(self._averaged) :]
+
     def follow(self) -> None:
         """Looks for buffers of modules that the script has replaced or added since the step began."""
         self.tracked.follow()
@@ -210,6 +215,12 @@ class ModelBuffers:
         """Returns a checksum of each persistent buffer that is left alone, by name."""
         return {slot.name: bit_sum(buffer) for slot in self._still if (buffer := slot.owner[slot.key]) is not None}
 
+    def compared(self) -> dict[str, int]:
+        """Returns a checksum of each buffer that ranks compare, by name: those that are left alone, and booleans."""
+        flags = {slot.name: slot.owner[slot.key] for slot in self._whole}
+        found = {name: bit_sum(flag) for name, flag in flags.items() if flag is not None and flag.dtype == torch.bool}
+        return self.still() | found
+
     def refuse_changed(self, before: dict[str, int]) -> None:
         """Refuses what no rank can average, where a forward pass has changed it since `still` returned ``before``.
 
@@ -221,17 +232,10 @@ class ModelBuffers:
             kind = kinds[name]
             if kind is None or before.get(name, value) == value:
                 continue
-            if kind.dtype != torch.bool:
-                raise RuntimeError(
-                    f"a forward pass changes the buffer {name}, and ranks can't average it ({_kind(kind)}). Keep "
-                    "it as a dense tensor of float16 or wider, or register it with persistent=False if it is no state "
-                    "of the model"
-                )
-            if self.keeps_booleans:
-                raise RuntimeError(
-                    f"a forward pass changes the buffer {name}, whose booleans are not put back between the virtual "
-                    "ranks of a job with deterministic=. Keep it as numbers (torch.uint8), or leave deterministic= out"
-                )
+            raise RuntimeError(
+                f"a forward pass changes the buffer {name}, and ranks can't average it ({_kind(kind)}). Keep it as a "
+                "dense tensor of float16 or wider, or register it with persistent=False if it is no state of the model"
+            )
 
 
 def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:

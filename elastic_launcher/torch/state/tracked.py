@@ -52,12 +52,12 @@ class Tracked:
         self._sources.append((op, get))
 
     def _now(self) -> dict[Key, torch.Tensor]:
-        """Returns all of them: means, then sums, then largest values."""
+        """Returns the memory of all of them, as of buffers: means, then sums, then largest values."""
         found = {}
         for op in OPS if self._sources else ():
             for number, (kind, get) in enumerate(self._sources):
                 if kind == op:
-                    found.update({(op, f"{number}.{name}"): tensor.detach() for name, tensor in _named(get())})
+                    found.update({(op, f"{number}.{name}"): tensor.data for name, tensor in _named(get())})
         return found
 
     def riding(self) -> list[torch.Tensor]:
@@ -72,6 +72,10 @@ class Tracked:
     def at_step_begin(self) -> list[torch.Tensor]:
         """Returns the values that they had when the step began."""
         return [copy for (op, _), copy in zip(self._keys, self._step, strict=True) if op != MAX]
+
+    def largest_at_step_begin(self) -> list[torch.Tensor]:
+        """Returns the values that those had when the step began of which the largest is taken."""
+        return [copy for (op, _), copy in zip(self._keys, self._step, strict=True) if op == MAX]
 
     def largest(self) -> list[torch.Tensor]:
         """Returns those of which the largest value is taken, as they are now."""

@@ -19,7 +19,7 @@ from elastic_launcher.torch.collectives.operations import (
     read_operation,
 )
 
-WIRE = Wire(((100, "float32", "cpu"), (60, "float64", "cpu")), 20, 3)
+WIRE = Wire(((100, "float32", "cpu"), (60, "float64", "cpu")), 20, ((3, "int64", "cpu"),))
 STEP, OTHER = Operation(BACKWARD, 0, 1, WIRE), Operation(BACKWARD, 0, 0, WIRE)
 SUMS = Operation(EVALUATE, content="of loss over 97 samples")
 
@@ -35,7 +35,7 @@ def test_a_peer_reads_the_same_operation(operation: Operation) -> None:
         ([STEP, STEP], STEP),
         ([STEP, OTHER], None),
         ([STEP, Operation(BACKWARD, 1, 1, WIRE)], None),
-        ([STEP, Operation(BACKWARD, 0, 1, Wire(WIRE.buckets, 20, 4))], None),
+        ([STEP, Operation(BACKWARD, 0, 1, Wire(WIRE.buckets, 20, ((3, "uint8", "cpu"),)))], None),
         ([STEP, SUMS], None),
         ([SUMS, SUMS], SUMS),
         ([SUMS, Operation(EVALUATE, content="of loss over 98 samples")], None),

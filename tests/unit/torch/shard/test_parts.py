@@ -90,7 +90,7 @@ def test_gradients_need_no_more_memory_than_the_parts(rank: int) -> None:
     for bucket in layout.parts:
         for grad, view in zip(bucket.grads, bucket.views, strict=True):
             assert local(grad).data_ptr() == view.data_ptr()
-    assert layout.wire(0).parts == sum(p.numel() for p in model.parameters())  # the same on all ranks of a node
+    assert layout.wire(()).parts == sum(p.numel() for p in model.parameters())  # the same on all ranks of a node
 
 
 def test_a_joiner_gets_the_part_and_the_optimizers_state_of_it(rank: int) -> None:

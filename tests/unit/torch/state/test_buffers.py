@@ -73,6 +73,8 @@ CONSTANTS: dict[str, Callable[[], torch.Tensor]] = {
     "complex64": lambda: angles(torch.complex64),
     "conjugated": lambda: angles(torch.complex128).conj(),
     "booleans": lambda: torch.tensor([True, False]),
+    "expanded": lambda: torch.tensor([1.0]).expand(2, 3),
+    "expanded booleans": lambda: torch.tensor([True, False]).expand(3, 2),
     "float8": lambda: torch.arange(4.0).to(torch.float8_e4m3fn),
     "unsigned": lambda: torch.tensor([1, 2**63], dtype=torch.uint64),
     "sparse": lambda: torch.eye(3).to_sparse(),
@@ -130,6 +132,76 @@ def test_a_buffer_whose_shape_follows_the_batch_is_refused(world_size: int) -> N
     said = rf"buffer kept was float64\[{BATCH}, 5\] when .* is float64\[\d, 5\] .*persistent=False"
     with pytest.raises(RuntimeError, match=said):
         trained(world_size, lambda: Net(torch.zeros(BATCH, FEATURES, dtype=torch.float64), write), max_batch=9)
+
+
+@pytest.mark.parametrize("kept", [torch.arange(4.0), torch.tensor([True, False, True, False])], ids=["scale", "mask"])
+def test_a_second_backward_may_run_through_the_graph_that_has_saved_a_buffer(kept: torch.Tensor) -> None:
+    def body(group: ThreadGroup) -> nn.Module:
+        job, model = thread_job(group, 4, 4), models[group.rank]
+        model, *optimizers = job.prepare(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[:8])):
+                found = model(x) * model.kept if model.kept.is_floating_point() else model(x).where(model.kept, 0.0)
+                for loss, optimizer in zip((found.square().mean(), found.mean()), optimizers, strict=True):
+                    job.backward(loss, optimizer=optimizer, retain_graph=True)
+                for optimizer in optimizers:
+                    optimizer.step()
+        return model
+
+    models = [Net(kept.clone()) for _ in range(2)]
+    for model in run_ranks(2, body):
+        assert torch.equal(model.kept, kept)
+
+
+FALLING = [torch.tensor(9), torch.tensor(9, dtype=torch.uint8), torch.tensor(True)]
+"""A place in a ring, say, or a flag that is taken down."""
+
+
+def fallen(start: torch.Tensor, batch: int, weights: list[list[float]]) -> list[torch.Tensor]:
+    """Trains 3 steps with a buffer that each forward pass decrements or negates, and returns what it is on each rank.
+
+    Args:
+        batch: Samples of a step.
+        weights: Of each `backward` of a micro-batch of one sample, by rank.
+    """
+
+    def write(net: Any, x: torch.Tensor) -> None:
+        net.kept.copy_(net.kept.logical_not() if net.kept.dtype == torch.bool else net.kept - 1)
+
+    def body(group: ThreadGroup) -> torch.Tensor:
+        job, model = thread_job(group, batch, 1), models[group.rank]
+        optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+        model, *optimizers = job.prepare(model, *optimizers)
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[: 3 * batch])):
+                for optimizer, weight in zip(optimizers, weights[group.rank], strict=False):
+                    job.backward(model(x).square().mean(), weight=weight, optimizer=optimizer)
+                    optimizer.step()
+        return model.kept
+
+    models = [Net(start.clone(), write) for _ in weights]
+    return run_ranks(len(weights), body)
+
+
+@pytest.mark.parametrize("start", FALLING, ids=str)
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_what_may_fall_is_that_of_the_rank_with_samples(start: torch.Tensor, world_size: int) -> None:
+    for found in fallen(start, 1, [[1.0]] * world_size):
+        assert found == (6 if start.dtype != torch.bool else False)
+
+
+@pytest.mark.parametrize("start", FALLING, ids=str)
+@pytest.mark.parametrize("weights", [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+def test_a_rank_whose_micro_batches_have_no_weight_leaves_no_trace(start: torch.Tensor, weights: list[float]) -> None:
+    steps = 3 if any(weights) else 0
+    for found in fallen(start, 2, [[weight] for weight in weights]):
+        assert found == (start - steps if start.dtype != torch.bool else not steps)
+
+
+@pytest.mark.parametrize("start", FALLING, ids=str)
+def test_a_second_backward_without_weight_leaves_what_is_equal_on_all_ranks(start: torch.Tensor) -> None:
+    first, second = fallen(start, 3, [[1.0, 0.0]] * 2)  # of which one has two micro-batches in each step
+    assert first == second
 
 
 def test_booleans_that_differ_between_ranks_are_an_error_that_names_them() -> None:

@@ -159,6 +159,24 @@ def test_a_tensor_that_comes_in_a_forward_pass_counts_from_nothing() -> None:
     assert run_ranks(2, body) == [pytest.approx(X.sum(0).tolist(), rel=1e-12)] * 2
 
 
+def test_a_largest_value_that_falls_is_that_of_the_ranks_with_samples() -> None:
+    """Of each step's batch alone, say: a rank without samples keeps that of the step before out."""
+
+    def body(group: ThreadGroup) -> torch.Tensor:
+        job, model, most = thread_job(group, 1, 1), linear(1), torch.zeros((), dtype=torch.float64)
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        job.track([most], op="max")
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[:8])):
+                most.copy_(x.max())
+                job.backward(model(x).square().mean())
+                optimizer.step()
+        return most
+
+    for found in run_ranks(3, body):
+        assert found == X[7].max()
+
+
 def test_no_number_spreads_as_the_largest() -> None:
     models = [linear(1, torch.float32) for _ in range(2)]
 

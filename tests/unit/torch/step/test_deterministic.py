@@ -312,10 +312,25 @@ def test_a_whole_number_that_may_fall_is_that_of_the_virtual_ranks_with_samples(
             assert_equal(found, wanted)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_booleans_that_a_forward_pass_changes_are_refused(world_size: int) -> None:
-    with pytest.raises(RuntimeError, match="the buffer kept, whose booleans are not put back between the virtual"):
-        train(world_size, model=lambda: Keeping(torch.tensor(False), lambda kept, x: kept.fill_(True)))
+@pytest.mark.parametrize("start", [False, True])
+def test_a_flag_that_the_first_step_sets_or_takes_down(start: bool) -> None:
+    """Each virtual rank of that step finds it as it was, whichever rank works on it."""
+    seen: list[list[bool]] = []
+
+    def write(kept: torch.Tensor, x: torch.Tensor) -> None:
+        seen[-1].append(bool(kept))
+        kept.fill_(not start)
+
+    def found(world_size: int) -> list[Result]:
+        seen.append([])
+        return train(world_size, model=lambda: Keeping(torch.tensor(start), write))
+
+    wanted = found(1)[0]
+    assert bool(wanted.state["kept"]) is not start
+    for world_size in (2, 3, 5):
+        for one in found(world_size):
+            assert_equal(one, wanted)
+    assert [flags.count(start) for flags in seen] == [4, 4, 4, 5]  # the fifth rank's pass has no samples
 
 
 def test_a_buffer_whose_shape_follows_the_batch_is_refused_by_its_name() -> None:

@@ -130,6 +130,41 @@ def test_a_dropped_attempt_leaves_nothing_of_what_its_body_did_afterwards() -> N
     assert all(map(torch.equal, found, wanted))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_a_flag_that_the_rehearsal_or_a_dropped_attempt_sets_is_put_back(dtype: torch.dtype) -> None:
+    def body(group: ThreadGroup) -> list[bool]:
+        job, seen = thread_job(group, BATCH, BATCH), []
+        model = linear(3)
+        model.register_buffer("begun", torch.zeros((), dtype=dtype))
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        session, engine = job._session, job._engine
+        reducer, reduce = session.reducer, session.reducer.reduce
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            seen.append(bool(model.begun))
+            model.begun.fill_(True)
+            return model(x).square().mean()
+
+        def broken(*arguments: Any, **named: Any) -> Any:
+            reducer.reduce = reduce  # type: ignore[method-assign]
+            raise GroupError("a peer was lost")
+
+        def admit() -> bool:
+            session.membership = membership
+            return True
+
+        membership, session.membership = session.membership, None
+        engine.admit = admit  # type: ignore[method-assign]
+        reducer.reduce, engine.recovery.recover = broken, recover_alone(job)  # type: ignore[method-assign]
+        for (x,) in job.dataloader(TensorDataset(X[: 2 * BATCH]), seed=SEED):
+            job.backward(forward(x))
+            optimizer.step()
+        return seen
+
+    rehearsed = [False, True]  # the second try of the rehearsal goes on from the first
+    assert run_ranks(1, body) == [[*rehearsed, False, False, True]]
+
+
 def test_what_a_rank_took_over_after_its_rehearsal_stays() -> None:
     def body(group: ThreadGroup) -> list[torch.Tensor]:
         job = thread_job(group, BATCH, BATCH)

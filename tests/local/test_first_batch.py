@@ -1,0 +1,27 @@
+"""What the first batch decides, as a boolean notes it, is what it is in one plain process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.launches import launched
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG
+from tests.support.scripts.first_batch import BATCH, DATA, make
+
+
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
+def test_it_is_decided_once_by_the_first_step(nodes: int, tmp_path: Path) -> None:
+    with launched("--nodes", f"{nodes}:{nodes}", "--", SCRIPTS / "first_batch.py", tmp_path, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    plain, optimizer = make()
+    for x in DATA.split(BATCH):
+        optimizer.zero_grad()
+        plain(x).backward()
+        optimizer.step()
+    for rank in range(nodes):
+        found = torch.load(tmp_path / f"{nodes}-{rank}.pt")
+        torch.testing.assert_close(found, dict(plain.state_dict()), rtol=1e-12, atol=0.0)
