@@ -100,6 +100,7 @@ def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_notice(tmp_pa
 FAULTS = {
     "a rank that breaks after the reduction, with its node, takes the step from another node": "break=reduced@6:3",
     "ranks of two nodes that break, one after the other": "break=reduced@6:2,break=reduced@12:3,break=reduction@18:4",
+    "a rank that breaks after an evaluation, with its node, takes the result from another node": "break=summed@30:3",
     "a rank is killed before the reduction": "reduction@9:4",
     "a rank is killed after the reduction": "reduced@9:1",
 }
