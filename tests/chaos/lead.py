@@ -244,6 +244,7 @@ class Lead:
             f"--hints={self.hints}",
             f"--heartbeat-timeout={self.heartbeat_seconds}",
             f"--silence-timeout={self.silence_seconds}",
+            "--progress-timeout=600",  # the training stands while nodes start
             f"--checkpoint-every={schedule.every} steps",
         )
 
