@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from torch import nn
+
 from elastic_launcher.torch import Job
 from elastic_launcher.torch.session import NotAdmitted
+from elastic_launcher.torch.shard.model import is_sharded_model
 
 T = TypeVar("T")
 
@@ -32,4 +35,17 @@ def refuse_deterministic(job: Job, framework: str) -> None:
         raise ValueError(
             f"init(deterministic={job._session.virtual_ranks}): {framework} was not tried with it; leave it out, or "
             "train in a loop of the script's own"
+        )
+
+
+def refuse_sharded(model: nn.Module, framework: str) -> None:
+    """Refuses a model that is sharded over a node, with which a framework was not tried.
+
+    Raises:
+        TypeError: If it is one.
+    """
+    if is_sharded_model(model):
+        raise TypeError(
+            f"the model is sharded by fully_shard: {framework} was not tried with it; leave it out, or train in a loop "
+            "of the script's own"
         )

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from elastic_launcher.integrations.jobs import refuse_sharded
 from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
@@ -74,7 +75,7 @@ def fit(
 
     Raises:
         ValueError: For options that an elastic job can't follow; the message names them.
-        TypeError: For data that can only be read forward, and callbacks that do what the job does.
+        TypeError: For data that can only be read forward, callbacks that do what the job does, and sharded models.
     """
     job = current()
     write_on_rank_0(model)
@@ -101,6 +102,7 @@ def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, v
     for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
         if value is not None:
             raise ValueError(f"fit takes no {name}=: an epoch is one pass over the data; leave it out")
+    refuse_sharded(model, "Keras")
     if model.optimizer is None:
         raise ValueError("the model has no optimizer: give one to compile")
     if model.optimizer.gradient_accumulation_steps:

@@ -1,5 +1,6 @@
 """``python -m tests.chaos --seeds 1-400``: plays schedules, each in a process of its own, and logs how they went;
-``--seed 17`` plays one again. ``--kills 50`` kills everything so many times in one job, ``--resizes 1000`` resizes one.
+``--seed 17`` plays one again; from seed 1001 on models are sharded. ``--kills 50`` kills everything so many times in
+one job, ``--resizes 1000`` resizes one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from tests.chaos import sharded
 from tests.chaos.levels import Levels
 from tests.chaos.play import play
 from tests.chaos.schedule import MOST_NODES, Schedule, cycle, draw, draw_kills
@@ -34,7 +36,8 @@ def main() -> int:
     options = parser.parse_args()
     end_in_order()
     if options.seed:
-        schedule = draw(options.seed[0])
+        seed = options.seed[0]
+        schedule = sharded.draw(seed) if seed >= sharded.FIRST else draw(seed)
         return _one(schedule, f"{schedule.seed:03d} {schedule}", f"--seed {schedule.seed}")
     if options.kills:
         name = f"everything killed {options.kills} times"

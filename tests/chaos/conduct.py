@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import psutil
 
+from elastic_launcher.config import ExitCode
 from elastic_launcher.host import processes
 from tests.chaos.lead import EVERYBODY, LONG, Lead, Rank
 from tests.chaos.schedule import SAVING, Act, Schedule, Seat
 from tests.support.launches import Launcher
 from tests.support.leftovers import Stage
 
-ROOM = 40_000  # bytes that a file may have where the disk is full: more than a ledger of one epoch, less than a state
+ROOM = 60_000  # bytes that a file may have where the disk is full: more than a ledger of one epoch, less than a state
 ADOPTED = "coordinator_adopted"
 
 
@@ -84,15 +85,19 @@ class Conductor(Lead):
         os.kill(rank.pid, signal.SIGCONT)
 
     def _kill_process(self, act: Act) -> None:
-        """Kills a process of a node that is not the script's."""
-        rank = self.rank(act.hit[0])
+        """Kills a process of each of some nodes that is not the script's."""
+        ranks = [self.rank(seat) for seat in act.hit]
+        for process in [self._other_process(rank, act.how) for rank in ranks]:
+            process.kill()
+        self._lead()
+        self._settle(gone={rank.node for rank in ranks})
+
+    def _other_process(self, rank: Rank, which: str) -> psutil.Process:
         agent = psutil.Process(self.launcher.node_pid(rank.node))
         parent = psutil.Process(rank.pid).parent()
         assert parent is not None
         (torchrun,) = agent.children()
-        {"agent": agent, "torchrun": torchrun, "rank's parent": parent}[act.how].kill()
-        self._lead()
-        self._settle(gone={rank.node})
+        return {"agent": agent, "torchrun": torchrun, "rank's parent": parent}[which]
 
     def _launcher_over_broken_hints(self, act: Act) -> None:
         self._break_hints(act)
@@ -119,6 +124,20 @@ class Conductor(Lead):
             self.launcher.process.kill()
         assert self.launcher.wait(LONG) == -signal.SIGKILL
         self._relaunch()
+
+    def _stop(self, act: Act) -> None:
+        """Stops the job, which saves its last step, and starts it again with nodes of the size wanted."""
+        self.launcher.process.send_signal(signal.SIGTERM)
+        self._lead()
+        code = self.launcher.wait(LONG)
+        assert code == ExitCode.STOPPED, f"exit code {code} of a launcher that was told to stop"
+        saved = self._saved()
+        self._nproc = act.each
+        self._hint(act.to)
+        self._relaunch()
+        resumed = self._of("job_started")[-1].get("resumed_step", 0)
+        stopped = self._of("job_finished")[-1]["steps"]
+        assert resumed == saved == stopped, f"stopped after {stopped}, saved {saved}, resumed after {resumed} steps"
 
     def _everything(self, act: Act) -> None:
         rank = self.rank(act.hit[0])

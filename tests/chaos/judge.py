@@ -8,8 +8,11 @@ from typing import Any
 
 from elastic_launcher.events import Event
 from tests.chaos.lead import SCRIPT
+from tests.chaos.schedule import Schedule
+from tests.chaos.sharded import STOP
 from tests.support.ledgers import (
     assert_each_sample_once,
+    assert_plain_steps,
     assert_same_model,
     gains_of,
     read_ledgers,
@@ -20,13 +23,13 @@ from tests.support.ledgers import (
 )
 
 
-def judge(folder: Path, told: list[Event], *, adapts: bool = False) -> int:
+def judge(folder: Path, told: list[Event], schedule: Schedule) -> int:
     """Judges what the ranks wrote; returns the number of steps.
 
     Args:
         folder: Of what they wrote.
         told: The job's events.
-        adapts: Whether the global batch did.
+        schedule: What happened to it.
 
     Raises:
         AssertionError: If the final model is not the plain one, a sample was used twice or never, a micro-batch was too
@@ -35,14 +38,18 @@ def judge(folder: Path, told: list[Event], *, adapts: bool = False) -> int:
     script = script_module(SCRIPT)
     events = [{"kind": event.kind, **event} for event in told]
     ledgers = _without_new_starts(without_lost(read_ledgers(folder), events), events)
-    batch = recorded(events, script.BATCH) if adapts else script.BATCH
-    steps = assert_each_sample_once(ledgers, script.SAMPLES, batch, script.MICRO)
-    gains = gains_of(events) if adapts else None
+    batch = recorded(events, schedule.batch) if schedule.adapts else schedule.batch
+    steps = assert_each_sample_once(ledgers, script.SAMPLES, batch, schedule.micro)
+    gains = gains_of(events) if schedule.adapts else None
     plain = train_plain(script.SAMPLES, batch, steps, gains=gains, path=SCRIPT)
     assert_same_model(folder, plain)
+    if schedule.sharded:
+        adopted = {event["first_step"] - 1 for event in events if event["kind"] == "generation_formed"}
+        assert_plain_steps(ledgers, plain, adopted)
     _assert_equal_bits(_without_new_starts(without_lost(_evaluations(folder), events), events), script.SAMPLES)
     finished = [event["steps"] for event in events if event["kind"] == "job_finished"]
-    assert finished == [steps], f"{steps} steps counted, and the job says {finished}"
+    ends = 1 + sum(act.kind == STOP for act in schedule.acts)
+    assert finished[-1:] == [steps] and len(finished) == ends, f"{steps} steps counted, and the job says {finished}"
     return steps
 
 
@@ -76,7 +83,10 @@ def _assert_equal_bits(evaluations: list[list[dict[str, Any]]], samples: int) ->
     for (row,) in evaluations:
         found.setdefault((row["where"], row["step"]), []).append(row)
     for (where, step), rows in found.items():
-        assert len({row["bits"] for row in rows}) == 1, f"ranks differ in their bits at step {step} ({where}): {rows}"
+        parts = {row["part"] for row in rows}
+        assert len({(row["part"], row["bits"]) for row in rows}) == len(parts), (
+            f"ranks differ in their bits at step {step} ({where}): {rows}"
+        )
         assert len({row["loss"] for row in rows}) == 1, f"ranks differ in their results at step {step}: {rows}"
         assert all(row["count"] == samples for row in rows), f"not all samples evaluated at step {step}: {rows}"
     assert any(where == "end" for where, _ in found), "no rank came to its end"

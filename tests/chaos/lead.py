@@ -63,6 +63,7 @@ class Lead:
         self._events: list[Event] = []
         self._number = 0
         self._wanted = schedule.nodes
+        self._nproc = schedule.nproc
         self._let_in = schedule.nodes * schedule.nproc
         self._nodes: set[int] = set()
         self._step = 0
@@ -239,10 +240,11 @@ class Lead:
         schedule = self._schedule
         return (
             f"--nodes=1:{schedule.most}",
-            f"--nproc-per-node={schedule.nproc}",
+            f"--nproc-per-node={self._nproc}",
             f"--hints={self.hints}",
             f"--heartbeat-timeout={self.heartbeat_seconds}",
             f"--silence-timeout={self.silence_seconds}",
+            "--progress-timeout=600",  # the training stands while nodes start
             f"--checkpoint-every={schedule.every} steps",
         )
 
@@ -300,16 +302,18 @@ class Lead:
 
     def _hint(self, nodes: int) -> None:
         self._wanted = nodes
-        self._write_hints(self._hints(nodes * self._schedule.nproc))
+        self._write_hints(self._hints(nodes * self._nproc))
 
     def _hints(self, allowed: int) -> str:
-        limit = self._schedule.most * self._schedule.nproc
+        limit = self._schedule.most * self._nproc
         gpus = {"guaranteed": 0, "allowed": allowed, "limit": limit}
         return json.dumps({"apiVersion": "elastic-hints/v1", "defaults": {"gpus": gpus, "growAfterSeconds": 0}})
 
     def _arguments(self) -> tuple[str, ...]:
         schedule = self._schedule
-        return (str(self.folder), str(schedule.workers), schedule.held_at, "adapts" if schedule.adapts else "fixed")
+        kind = "sharded" if schedule.sharded else "adapts" if schedule.adapts else "fixed"
+        sizes = str(schedule.batch), str(schedule.micro)
+        return (str(self.folder), str(schedule.workers), schedule.held_at, kind, *sizes)
 
     # -- what is seen
 

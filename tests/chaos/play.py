@@ -73,7 +73,7 @@ def play(schedule: Schedule, say: Callable[[str], None], levels: Levels | None =
         code = conductor.play()
         assert code == 0, f"exit code {code} ({(conductor.launcher.stderr.splitlines() or [''])[-1]})"
         assert not conductor.left, f"left: {conductor.left}"
-        found.append(f"{judge(conductor.folder, conductor.events, adapts=schedule.adapts)} steps as in one process")
+        found.append(f"{judge(conductor.folder, conductor.events, schedule)} steps as in one process")
         if levels is not None:
             pauses = [event["pause_seconds"] for event in conductor.events if event.kind == "generation_formed"]
             held = levels.judge(pauses[1:])

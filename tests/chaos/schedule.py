@@ -64,6 +64,7 @@ class Act:
         hit: Who: ranks that train; for a notice, their nodes.
         then: A moment at which the last of them is hit instead.
         to: Nodes that are wanted from then on; 0 where that does not change.
+        each: Ranks on each node from then on; 0 where that does not change.
         how: Which of several ways.
     """
 
@@ -73,6 +74,7 @@ class Act:
     hit: tuple[Seat, ...] = ()
     then: str = ""
     to: int = 0
+    each: int = 0
     how: str = ""
 
     def __str__(self) -> str:
@@ -81,7 +83,7 @@ class Act:
             f"of {' and '.join(map(str, self.hit))}" if self.hit else "",
             f"then {self.then}" if self.then else "",
         ]
-        words += [f"to {self.to}" if self.to else ""]
+        words += [f"to {self.to}" if self.to else "", f"x {self.each}" if self.each else ""]
         return " ".join(filter(None, words))
 
 
@@ -99,6 +101,9 @@ class Schedule:
         held_at: Where joiners are held until they are let in: "init" or "rehearsal".
         acts: In order; the last one is its end.
         adapts: Whether the global batch does.
+        sharded: Whether the ranks of each node share one model.
+        batch: The global batch, at first.
+        micro: Samples of a micro-batch at most.
     """
 
     seed: int
@@ -110,12 +115,15 @@ class Schedule:
     held_at: str
     acts: tuple[Act, ...]
     adapts: bool = False
+    sharded: bool = False
+    batch: int = 24
+    micro: int = 5
 
     def __str__(self) -> str:
         workers = f", {self.workers} workers each" if self.workers else ""
         acts = "; ".join(map(str, self.acts))
-        adapts = ", adapts" if self.adapts else ""
-        return f"{self.nodes} x {self.nproc} of {self.most}{workers}{adapts}, saved every {self.every}: {acts}"
+        kind = f", sharded, {self.batch} by {self.micro}" if self.sharded else ", adapts" if self.adapts else ""
+        return f"{self.nodes} x {self.nproc} of {self.most}{workers}{kind}, saved every {self.every}: {acts}"
 
 
 @dataclass(frozen=True)

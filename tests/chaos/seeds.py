@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from tests.chaos.play import Outcome
 from tests.soak.log import Log
 
-MOST = 999  # the log's numbers have three digits
+MOST = 9999
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -63,6 +63,28 @@ def test_gradient_is_that_of_the_whole_batch(
     assert_same_gradients(tmp_path, samples, batch, width)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("nproc", "samples", "batch", "micro"),
+    [
+        pytest.param(2, 29, 11, 2, id="two ranks each, a batch and a tail that they do not divide"),
+        pytest.param(2, 11, 3, 2, id="two ranks each, a batch of three samples"),
+        pytest.param(4, 29, 13, 1, id="four ranks each, a batch and a tail that they do not divide"),
+        pytest.param(4, 17, 5, 2, id="four ranks each, a batch of five samples"),
+    ],
+)
+def test_gradient_of_models_sharded_over_two_nodes_is_that_of_the_whole_batch(
+    nproc: int, samples: int, batch: int, micro: int, tmp_path: Path
+) -> None:
+    options = {"folder": str(tmp_path), "samples": samples, "batch": batch, "micro": micro, "width": 17}
+    arguments = ("--nodes", "2:2", "--nproc-per-node", str(nproc), "--", gradient.__file__)
+    with launched(*arguments, json.dumps({**options, "sharded": True}), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2 * nproc)]
+    assert all(rank == ranks[0] for rank in ranks), "ranks hold different gradients or losses"
+    assert_same_gradients(tmp_path, samples, batch, 17)
+
+
 def test_a_rank_that_catches_up_has_a_gradient_of_zeros(tmp_path: Path) -> None:
     """The script reads ``p.grad``, also in the step that this rank takes over from those that have completed it."""
     samples, batch, width, caught_up = 35, 11, 16, 1

@@ -82,24 +82,28 @@ def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_loss(tmp_path
 
 
 @pytest.mark.thorough
-def test_nodes_of_two_train_the_plain_model_through_a_growth_and_a_notice(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("each", "most", "last"), [(2, 3, 2), (4, 2, 1)], ids=["nodes of two", "nodes of four"])
+def test_nodes_train_the_plain_model_through_a_growth_and_a_notice(
+    each: int, most: int, last: int, tmp_path: Path
+) -> None:
     hints, options = tmp_path / "hints.json", Options(str(tmp_path), pace=0.005)
-    allow(hints, 2)
-    arguments = ("--nodes", "1:3", "--nproc-per-node", "2", "--hints", hints, "--", SCRIPT, json.dumps(vars(options)))
-    with launched(*arguments, cwd=tmp_path) as job:
-        formed(job, 2, 0)
-        allow(hints, 6)
-        last = formed(job, 6, 1)
-        allow(hints, 4)
-        last = formed(job, 4, last["generation"])
+    allow(hints, each)
+    arguments = ("--nodes", f"1:{most}", "--nproc-per-node", str(each), "--hints", hints)
+    with launched(*arguments, "--", SCRIPT, json.dumps(vars(options)), cwd=tmp_path) as job:
+        formed(job, each, 0)
+        allow(hints, each * most)
+        grown = formed(job, each * most, 1)
+        allow(hints, each * last)
+        shrunk = formed(job, each * last, grown["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
-    assert assert_plain_training(options, job) > last["first_step"]
+    assert assert_plain_training(options, job) > shrunk["first_step"]
 
 
 FAULTS = {
     "a rank that breaks after the reduction, with its node, takes the step from another node": "break=reduced@6:3",
     "ranks of two nodes that break, one after the other": "break=reduced@6:2,break=reduced@12:3,break=reduction@18:4",
+    "a rank that breaks after an evaluation, with its node, takes the result from another node": "break=summed@30:3",
     "a rank is killed before the reduction": "reduction@9:4",
     "a rank is killed after the reduction": "reduced@9:1",
 }

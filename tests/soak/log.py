@@ -22,9 +22,9 @@ class Log:
     def __init__(self, path: Path, afresh: Container[int]) -> None:
         self._path = path
         lines = path.read_text().splitlines() if path.exists() else []
-        if strange := [line for line in lines if not re.match(r"\d{3} ", line)]:
+        if strange := [line for line in lines if not re.match(r"\d{3,} ", line)]:
             raise ValueError(f"{path} is no log of launches: {strange[0][:80]!r}")
-        self._lines = {int(line[:3]): line for line in lines if int(line[:3]) not in afresh}
+        self._lines = {number: line for line in lines if (number := int(line.split()[0])) not in afresh}
 
     def add(self, number: int, line: str) -> None:
         """Writes a line in its place."""

@@ -6,13 +6,14 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -48,11 +49,15 @@ class Plain:
         model: After the last step.
         losses: Of each step.
         rates: Learning rate after each step.
+        norms: Of the gradient of each step.
+        weights: The norm of each parameter after each step.
     """
 
     model: nn.Module
     losses: list[float]
     rates: list[float]
+    norms: list[float]
+    weights: list[list[float]]
 
 
 Entries = tuple[tuple[int, int], ...]
@@ -158,23 +163,24 @@ def train_plain(
     y = torch.tensor(data.y)
     model = script.build(norm)
     optimizer, scheduler = script.optimizer_of(model)
-    losses, rates = [], []
+    plain = Plain(model, [], [], [], [])
     for step in range(steps):
         chosen = order(samples, batch, step)
 
         def loss(part: slice, chosen: list[int] = chosen) -> torch.Tensor:
             return functional.cross_entropy(model(data.x[chosen[part]]), y[chosen[part]])
 
-        losses.append(backward(model, loss, len(chosen), step))
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        plain.losses.append(backward(model, loss, len(chosen), step))
+        plain.norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
         rate = optimizer.param_groups[0]["lr"]
         optimizer.param_groups[0]["lr"] = rate * factor(batch, gains, step)
         optimizer.step()
         optimizer.param_groups[0]["lr"] = rate
         scheduler.step()
         optimizer.zero_grad()
-        rates.append(scheduler.get_last_lr()[0])
-    return Plain(model, losses, rates)
+        plain.rates.append(scheduler.get_last_lr()[0])
+        plain.weights.append([one.detach().norm().item() for one in model.parameters()])
+    return plain
 
 
 def read_ledgers(folder: Path) -> list[list[dict[str, Any]]]:
@@ -278,6 +284,25 @@ def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, b
         assert used == order(samples, batch, step), f"step {step}: {used}"
         assert max(len(row["indices"]) for row in rows) <= micro
     return len(steps)
+
+
+def assert_plain_steps(ledgers: list[list[dict[str, Any]]], plain: Plain, adopted: Container[int]) -> None:
+    """Fails unless each rank had plain torch's loss, norm of the gradient and weights in each step that it completed.
+
+    Args:
+        ledgers: Of all ranks.
+        plain: What plain torch has made of the same steps.
+        adopted: Steps that a rank may have taken from another one; its gradient is then 0.
+    """
+    computed = set()
+    for row in (row for rows in ledgers for row in rows if row["sync"]):
+        step = row["step"]
+        found, wanted = [row["loss"], *row["weights"]], [plain.losses[step], *plain.weights[step]]
+        if row["norm"] or step not in adopted:
+            found, wanted = [*found, row["norm"]], [*wanted, plain.norms[step]]
+            computed.add(step)
+        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-9), f"step {step} of member {row['member']}"
+    assert computed == set(range(len(plain.losses))), "nobody has computed some steps"
 
 
 def assert_same_model(folder: Path, plain: Plain, tolerance: float = 1e-9) -> None:

@@ -17,3 +17,14 @@ def signals_as_they_were() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def node_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch's own default group, of a node with one rank."""
+    import torch.distributed as dist  # takes seconds, and most units need none
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -22,7 +22,7 @@ from elastic_launcher.integrations.accelerate.checks import (
 )
 from elastic_launcher.integrations.accelerate.loader import PreparedLoader
 from elastic_launcher.integrations.accelerate.reports import Reports
-from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic
+from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic, refuse_sharded
 from elastic_launcher.torch import Job
 
 NOT_ADMITTED = 1  # the index of a process that has no rank yet, which is not that of the main process
@@ -81,7 +81,12 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
     def prepare_model(
         self, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> torch.nn.Module:
-        """Prepares a model for mixed precision, and for the job unless it is only evaluated."""
+        """Prepares a model for mixed precision, and for the job unless it is only evaluated.
+
+        Raises:
+            TypeError: For a sharded model.
+        """
+        refuse_sharded(model, "Accelerate")
         prepared: torch.nn.Module = super().prepare_model(model, device_placement, evaluation_mode)
         if not evaluation_mode and not any(prepared is one for one in self._trained):
             self._give(model)

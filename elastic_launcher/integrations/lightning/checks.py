@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import DataLoader
 
+from elastic_launcher.integrations.jobs import refuse_sharded
 from elastic_launcher.torch.data.stock_loader import Data, read_loader
 
 PRECISIONS = (Precision, MixedPrecision, DoublePrecision, HalfPrecision)
@@ -57,6 +58,7 @@ def check(trainer: Any) -> None:
         if isinstance(callback, ModelCheckpoint) and callback._train_time_interval is not None:
             raise ValueError(f"ModelCheckpoint(train_time_interval=...): {CLOCK}; give every_n_train_steps")
     module = trainer.lightning_module
+    refuse_sharded(module, "Lightning")
     if is_param_in_hook_signature(module.training_step, "dataloader_iter", explicit=True):
         raise TypeError("training_step(self, dataloader_iter): the job gives batches; take a batch")
     if is_overridden("backward", module):

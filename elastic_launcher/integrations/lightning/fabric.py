@@ -11,7 +11,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic
+from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic, refuse_sharded
 from elastic_launcher.integrations.lightning.checks import read_training
 from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
 from elastic_launcher.torch import Job
@@ -58,7 +58,12 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         return self.job.dataloader(data.dataset, shuffle=data.shuffle, **data.options)
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Prepares a module for the job."""
+        """Prepares a module for the job.
+
+        Raises:
+            TypeError: For a sharded one.
+        """
+        refuse_sharded(module, "Lightning")
         self.job.prepare(module)
         return module
 

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from elastic_launcher.integrations.jobs import refuse_sharded
 from elastic_launcher.integrations.transformers.steps import ENDED
 
 FIELDS = (
@@ -30,6 +31,7 @@ class Bridge(TrainerCallback):  # type: ignore[misc] # transformers is not follo
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begins the training: a new job at the position of a checkpoint of the Trainer's own, if one was loaded."""
         trainer, steps = self._trainer, self._trainer._steps
+        refuse_sharded(trainer.model, "Hugging Face's Trainer")
         trainer.job.prepare(trainer.model, trainer.optimizer.optimizer, trainer.lr_scheduler)
         trainer.job.register("transformers.trainer", TrainerProgress(trainer))
         trainer.job.register("transformers.steps", steps)

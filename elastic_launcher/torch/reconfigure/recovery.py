@@ -133,10 +133,11 @@ class Recovery:
                     return own  # no peer comes: the step is done again, or the training ends
                 point("sums", session.position.step)
                 operation = Operation(what, content=describe(own))
-                with session.pace.waiting(where), session.agreed():
-                    session.begin(operation)
-                    totals = reduce(membership.group, own)
-                point("summed", session.position.step)
+                with session.agreed():
+                    with session.pace.waiting(where):
+                        session.begin(operation)
+                        totals = reduce(membership.group, own)
+                    point("summed", session.position.step)
             except GroupError as error:
                 todo = self.recover(error, At.SUMS).todo
                 if todo is NextAction.DROP:

@@ -74,6 +74,11 @@ def set_up(model: nn.Module) -> None:
     for path, parameter in model.named_parameters():
         if is_sharded(parameter):
             _check_mesh(path, parameter, nproc)
+    for path, buffer in model.named_buffers():
+        if is_sharded(buffer):
+            raise TypeError(
+                f"{path} is a sharded buffer, which is not supported: make it a plain tensor, the same on all ranks"
+            )
     for path, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise TypeError(f"{path} is a {type(module).__name__}, which is not supported in a sharded model")

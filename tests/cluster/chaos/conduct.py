@@ -131,9 +131,6 @@ class ClusterConductor(Lead):
     def _remove_hints(self) -> None:
         self._stage.delete("configmap", HINTS)
 
-    def _options(self) -> tuple[str, ...]:
-        return (*super()._options(), "--progress-timeout=600")  # the training stands while pods start
-
     def _over(self) -> str | None:
         return next((str(event["message"]) for event in self._of("job_finished")), None)
 

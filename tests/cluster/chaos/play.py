@@ -28,7 +28,7 @@ def play(schedule: Schedule, say: Callable[[str], None]) -> Outcome:
                 conductor = ClusterConductor(stage, schedule, say)
                 code = conductor.play()
                 assert code == 0, f"exit code {code} ({conductor.events[-1].get('message')})"
-                found.append(f"{judge(conductor.folder, conductor.events)} steps as in one process")
+                found.append(f"{judge(conductor.folder, conductor.events, schedule)} steps as in one process")
         except ClusterError as error:
             raise AssertionError(f"the cluster: {error}") from error
 

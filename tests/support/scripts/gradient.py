@@ -1,6 +1,7 @@
 """Trains two epochs and writes down the gradient that `job.backward` leaves in each step.
 
-The first epoch's loss is a mean over samples, the second one's a mean over tokens: sequences have 0 to 4 of them.
+The first epoch's loss is a mean over samples, the second one's a mean over tokens: sequences have 0 to 4 of them. With
+``sharded`` the ranks of each node share the model.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -47,6 +49,18 @@ def token_loss(model: nn.Module, x: torch.Tensor, tokens: torch.Tensor) -> torch
     return functional.cross_entropy(model(x).flatten(0, 1), tokens.flatten())
 
 
+def token_mean(model: nn.Module, x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The same, and 0 where there is none: a sharded model takes nothing that is not finite."""
+    total = functional.cross_entropy(model(x).flatten(0, 1), tokens.flatten(), reduction="sum")
+    return total / max(1, int((tokens != NO_TOKEN).sum()))
+
+
+def flat_gradient(model: nn.Module) -> torch.Tensor:
+    """The gradient of all of a model; all ranks that share one call it."""
+    whole = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in model.parameters()]
+    return torch.cat([one.flatten() for one in whole])
+
+
 def digest(flat: torch.Tensor) -> str:
     """A digest of every bit of a gradient."""
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
@@ -54,9 +68,14 @@ def digest(flat: torch.Tensor) -> str:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    folder = Path(options["folder"])
+    folder, sharded = Path(options["folder"]), options.get("sharded", False)
+    if sharded:
+        elastic.init_node_group("gloo")
     job = elastic.init(options["batch"], options["micro"])
     model = build(options["width"])
+    for module in (model[0], model) if sharded else ():
+        fully_shard(module)
+    loss_of_tokens = token_mean if sharded else token_loss
     model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
     loader = job.dataloader(data(options["samples"]), shuffle=True, seed=SEED)
     gradients, digests, losses = [], [], []
@@ -65,9 +84,9 @@ def main() -> None:
             if epoch == 0:
                 job.backward(sample_loss(model, x, label))
             else:
-                job.backward(token_loss(model, x, tokens), weight=int((tokens != NO_TOKEN).sum()))
+                job.backward(loss_of_tokens(model, x, tokens), weight=int((tokens != NO_TOKEN).sum()))
             if job.sync_gradients:
-                flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+                flat = flat_gradient(model)
                 digests.append(digest(flat))
                 losses.append(job.loss)
                 if job.is_main:

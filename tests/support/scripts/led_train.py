@@ -1,7 +1,7 @@
 """The training script of chaos: small, float64, and led by a file that says where to stop and what goes wrong.
 
-Its arguments: the folder in which it finds that file and writes what it did, loader workers, where joiners wait, and
-whether the global batch adapts.
+Its arguments: the folder in which it finds that file and writes what it did, loader workers, where joiners wait,
+whether the global batch adapts or the model is sharded, the global batch and the largest micro-batch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 import torch
 from numbered import MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
 from scripted_policy import ScriptedPolicy
+from shard_train import whole
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.torch import fault_injection
 
-SAMPLES, BATCH, MICRO = 97, 24, 5
+SAMPLES = 97
 EVALUATE = 4  # steps between evaluations
 SIZES = {step: (40, 24, 31, 60, 97, 33)[step // 5 % 6] for step in range(2, 3000, 5)}
 """Global batches by the step in which they are decided: in mid-epoch and in last steps."""
@@ -32,7 +34,13 @@ CRAWL = 0.02  # seconds of each micro-batch while an effect is awaited, so that 
 
 
 def build(norm: bool = False) -> nn.Module:
-    return two_layers(256)  # with the optimizer's state, 61 kB: more than all else that a rank writes in one file
+    return two_layers(1024)  # a quarter of it, with the optimizer's state, is more than all else in one file of a rank
+
+
+def shard(model: nn.Module) -> None:
+    """Shards the first layer, and the rest."""
+    for module in (next(model.children()), model):
+        fully_shard(module)
 
 
 class Control:
@@ -90,12 +98,17 @@ def note(folder: Path, name: str, epoch: int, row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    folder, workers, held_at, adapts = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "adapts"
+    folder, workers, held_at, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    adapts, sharded = kind == "adapts", kind == "sharded"
     control = Control(folder)
     if held_at == "init":
         control.wait_to_join()
-    job = elastic.init(BATCH, MICRO)
+    if sharded:
+        elastic.init_node_group("gloo")
+    job = elastic.init(int(sys.argv[5]), int(sys.argv[6]))
     model = build()
+    if sharded:
+        shard(model)
     optimizer, scheduler = optimizer_of(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
     loader = job.dataloader(Numbered(SAMPLES), shuffle=True, seed=SEED, num_workers=workers)
@@ -107,10 +120,11 @@ def main() -> None:
 
     def evaluate(where: str) -> None:
         sums = job.evaluate(lambda _, x, y: {"loss": functional.cross_entropy(model(x), y, reduction="sum")}, loader)
-        bits = f"{digest(model, optimizer)} {job.global_batch_size}"
+        bits = f"{digest(optimizer)} {job.global_batch_size}"
         if adapts:
             bits += f" {job.noise_scale!r} {job.gain!r} {job.lr_factor!r} {job.statistical_epoch!r}"
-        row = {"member": MEMBER, "step": job.step, "rank": job.rank, "bits": bits, **sums}
+        part = job.local_rank if sharded else 0
+        row = {"member": MEMBER, "step": job.step, "rank": job.rank, "part": part, "bits": bits, **sums}
         note(folder, "sums", job.epoch, {"where": where, **row})
 
     for _ in job.epochs(100_000):
@@ -122,17 +136,22 @@ def main() -> None:
             epoch = job.epoch  # a step that is the epoch's last one counts it up
             note(folder, "ledger", epoch, {"begun": True, **row})
             job.backward(functional.cross_entropy(model(x), y))
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            note(folder, "ledger", epoch, row | {"sync": job.sync_gradients})
+            row["sync"] = job.sync_gradients
+            if sharded and job.sync_gradients:
+                row |= {"loss": job.loss, "norm": whole(norm).item()}
+                row["weights"] = [whole(parameter.detach().norm()).item() for parameter in model.parameters()]
+            note(folder, "ledger", epoch, row)
             if job.sync_gradients and job.step % EVALUATE == 0:
                 evaluate("loop")
     fault_injection.point("after", job.step)
     evaluate("end")
+    found = {name: whole(tensor) for name, tensor in model.state_dict().items()}
     if job.is_main:
-        torch.save({"model": model.state_dict(), "step": job.step}, folder / "model.pt")
+        torch.save({"model": found, "step": job.step}, folder / "model.pt")
     print("over", job.rank)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import elastic_launcher.torch as elastic
+from elastic_launcher.torch.shard.tensors import local
 
 FEATURES = 6
 MEMBER = int(os.environ.get("ELASTIC_MEMBER", "1"))
@@ -52,12 +53,12 @@ def optimizer_of(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.l
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 200))
 
 
-def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Returns a digest of every bit of the model and of its optimizer."""
+def digest(optimizer: torch.optim.Optimizer) -> str:
+    """Returns a digest of every bit of the parameters that this rank has, and of their optimizer."""
     found = hashlib.sha256()
-    for parameter in model.parameters():
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         for tensor in (parameter, *optimizer.state[parameter].values()):
-            found.update(tensor.detach().contiguous().cpu().numpy().tobytes())
+            found.update(local(tensor).detach().contiguous().cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 
 

@@ -175,7 +175,7 @@ def main() -> None:
     slow = OPTIONS["slow_forward"] if joiner else 0.0
 
     def bits() -> str:
-        return digest(plain, optimizer) if OPTIONS["bits"] else ""
+        return digest(optimizer) if OPTIONS["bits"] else ""
 
     with open(FOLDER / f"ledger-{MEMBER}-{os.getpid()}.jsonl", "w", buffering=1) as ledger:  # pids are a pod's own
         for _ in job.epochs(OPTIONS["epochs"]):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 
 import elastic_launcher.keras as elastic
 from elastic_launcher.keras.backend import keras
@@ -234,3 +235,11 @@ def test_data_without_targets_and_an_own_loss(job: Any) -> None:
         return model
 
     assert_same_weights(trained(), trained(batch_size=BATCH))
+
+
+@pytest.mark.usefixtures("node_of_one")
+def test_a_sharded_model_is_refused(job: Any) -> None:
+    model = elastic.Model(build("adam"))
+    fully_shard(model)
+    with pytest.raises(TypeError, match="sharded by fully_shard: Keras was not tried with it"):
+        model.fit(**data("adam"), epochs=1, verbose=0)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.chaos import sharded
 from tests.chaos.schedule import (
     ADAPTIVE,
     ENDS,
@@ -19,6 +20,7 @@ from tests.chaos.schedule import (
     PROCESSES,
     SAVING,
     WIDER,
+    Act,
     Schedule,
     draw,
 )
@@ -27,8 +29,11 @@ from tests.cluster.chaos import schedule as cluster
 ALL = [draw(seed) for seed in range(1, WIDER)]
 LATER = [draw(seed) for seed in range(WIDER, WIDER + 100)]
 ADAPTING = [draw(seed) for seed in range(ADAPTIVE, ADAPTIVE + 60)]
+SHARDED = [sharded.draw(seed) for seed in range(sharded.FIRST, sharded.FIRST + 60)]
 ON_CLUSTER = [cluster.draw(seed) for seed in range(1, 21)]
 LOSSES = ("kill", "freeze", "break", "notice", "admit", "forced deletion", "kill process")
+AFRESH = ("everything", sharded.STOP)
+"""After these another launcher starts all nodes."""
 
 
 def test_a_seed_is_one_schedule() -> None:
@@ -76,6 +81,30 @@ def test_the_batch_adapts_in_sixty_seeds_that_have_each_kind_of_act() -> None:
     assert {act.kind for one in ADAPTING for act in one.acts} == {*KINDS, *MORE}
 
 
+def test_models_are_sharded_in_sixty_seeds_that_have_each_kind_of_act() -> None:
+    acts = [act for one in SHARDED for act in one.acts]
+    assert all(one.sharded for one in SHARDED) and not any(one.sharded for one in (*ALL, *LATER, *ADAPTING))
+    assert {act.kind for act in acts} == set(sharded.KINDS)
+    assert {(one.nodes, one.nproc) for one in SHARDED} == set(sharded.SHAPES)
+    assert {(one.batch, one.micro) for one in SHARDED} == set(sharded.BATCHES)
+    assert {act.moment for act in acts if act.kind == "kill"} == {*LOOP, *EVALUATION, SAVING}
+    assert {len(act.hit) for act in acts if act.kind == "kill"} == {1, 2}
+    assert {act.how for act in acts if act.kind == "kill process"} == {*PROCESSES}
+    assert {len(act.hit) for act in acts if act.kind == "kill process"} == {1, 2}
+
+
+def test_sharded_jobs_are_stopped_and_go_on_with_as_many_ranks_on_each_node_and_with_more_and_fewer() -> None:
+    stops = [(one.nproc, act.each) for one in SHARDED for act in one.acts if act.kind == sharded.STOP]
+    assert {each for _, each in stops} == set(sharded.SIZES)
+    assert {(each > before) - (each < before) for before, each in stops} == {-1, 0, 1}
+
+
+def test_a_schedule_says_all_that_is_special_about_it() -> None:
+    stop = Act("stop", 2, to=2, each=4)
+    one = Schedule(1001, 3, 4, 2, 0, 5, "init", (stop, Act("end")), sharded=True, batch=25, micro=3)
+    assert str(one) == "3 x 2 of 4, sharded, 25 by 3, saved every 5: +2 stop to 2 x 4; +1 end"
+
+
 def test_twenty_seeds_have_each_kind_of_act_on_the_cluster_and_three_those_of_it_alone() -> None:
     assert {act.kind for one in ON_CLUSTER for act in one.acts} == set(cluster.KINDS)
     assert {"notice", "cut", "launcher"} <= {act.kind for one in ON_CLUSTER[:3] for act in one.acts}
@@ -92,22 +121,22 @@ def test_a_machine_is_cut_off_while_it_holds_the_node_that_it_began_with() -> No
 
 @pytest.mark.parametrize(
     "schedule",
-    [*ALL, *LATER, *ADAPTING, *ON_CLUSTER],
-    ids=[*(str(one.seed) for one in (*ALL, *LATER, *ADAPTING)), *(f"cluster {n}" for n in range(1, 21))],
+    [*ALL, *LATER, *ADAPTING, *SHARDED, *ON_CLUSTER],
+    ids=[*(str(one.seed) for one in (*ALL, *LATER, *ADAPTING, *SHARDED)), *(f"cluster {n}" for n in range(1, 21))],
 )
 def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
     """Followed by hand: who trains after each act, and how many nodes were lost since the launcher was started."""
     nodes = wanted = schedule.nodes
-    losses = 0
+    nproc, losses = schedule.nproc, 0
     for act in schedule.acts:
         hit = {seat.age for seat in act.hit}
-        assert all(seat.local < schedule.nproc for seat in act.hit)
+        assert all(seat.local < nproc for seat in act.hit)
         assert max(hit, default=0) < (wanted if act.how == JOINER else nodes)
         gone = len(hit) if act.kind in LOSSES else 0
         lost = gone
         if act.kind == "break":
             gone = lost = int(bool(act.then))
-            assert len(act.hit) < nodes * schedule.nproc
+            assert len(act.hit) < nodes * nproc
         if act.kind == "cut":
             gone = lost = 1
         if act.kind == "notice":
@@ -119,10 +148,12 @@ def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
             assert nodes < wanted
             nodes = wanted
         if act.to:
-            wanted, nodes = act.to, act.to if act.kind == "everything" else min(act.to, nodes)
+            wanted, nodes = act.to, act.to if act.kind in AFRESH else min(act.to, nodes)
             assert 1 <= wanted <= schedule.most
+            nproc = act.each or nproc
         nodes -= gone
-        losses = 0 if act.kind == "everything" else losses + lost
+        losses = 0 if act.kind in AFRESH else losses + lost
         assert nodes >= 1
+        assert not schedule.sharded or wanted * nproc <= sharded.MOST_RANKS
         assert losses <= MOST_LOSSES
         assert act.kind != "end" or not act.hit or nodes > 1

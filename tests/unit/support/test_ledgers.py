@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import nn
 
-from tests.support.ledgers import assert_each_sample_once, assert_no_step_done_again, order
+from tests.support.ledgers import Plain, assert_each_sample_once, assert_no_step_done_again, assert_plain_steps, order
 
 SAMPLES, BATCH, MICRO = 97, 24, 24
 Ledger = list[dict[str, Any]]
@@ -126,3 +127,41 @@ def test_a_completed_step_that_is_done_again_is_seen(ledgers: list[Ledger], mess
         assert_no_step_done_again(ledgers)
     with pytest.raises(AssertionError, match=message):
         assert_each_sample_once(ledgers, SAMPLES, BATCH, MICRO)
+
+
+PLAIN = Plain(nn.Identity(), losses=[3.0, 2.0, 1.0], rates=[], norms=[0.3, 0.2, 0.1], weights=[[5.0, 6.0]] * 3)
+
+
+def measured(member: int, step: int, **other: Any) -> dict[str, Any]:
+    """Returns what a rank writes of a step that was that of plain torch, or not quite."""
+    of_plain = {"loss": PLAIN.losses[step], "norm": PLAIN.norms[step], "weights": PLAIN.weights[step]}
+    return {**row(member, step, member - 1, 2, 1), **of_plain, **other}
+
+
+MEASURED = [measured(1, step) for step in range(3)]
+
+
+def test_a_step_may_be_taken_from_another_rank_and_be_under_way() -> None:
+    other = [measured(2, 0), measured(2, 1, norm=0.0), BROKEN_OFF]
+    assert_plain_steps([MEASURED, other], PLAIN, adopted={1})
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        pytest.param([measured(2, 1, loss=2.0 + 1e-7)], "step 1 of member 2", id="a loss"),
+        pytest.param([measured(2, 1, norm=0.2 + 1e-7)], "step 1 of member 2", id="a norm of the gradient"),
+        pytest.param([measured(2, 2, norm=0.0)], "step 2 of member 2", id="no gradient in a step that did not break"),
+        pytest.param(
+            [measured(2, 1, norm=0.0, weights=[5.0, 6.1])], "step 1 of member 2", id="weights that were taken"
+        ),
+    ],
+)
+def test_a_step_that_is_not_that_of_plain_torch_is_seen(rows: Ledger, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        assert_plain_steps([MEASURED, rows], PLAIN, adopted={1})
+
+
+def test_a_step_that_nobody_has_computed_is_seen() -> None:
+    with pytest.raises(AssertionError, match="nobody has computed some steps"):
+        assert_plain_steps([[*MEASURED[:2], measured(1, 2, norm=0.0)]], PLAIN, adopted={2})

@@ -32,11 +32,11 @@ def test_a_hundred_have_each_end_moment_and_change() -> None:
 
 def test_a_log_keeps_the_lines_of_other_launches_in_order(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    for number in (2, 1, 3, 40):
+    for number in (1001, 2, 1, 3, 40):
         Log(path, afresh=()).add(number, f"{number:03d} before")
     log = Log(path, afresh=range(2, 4))
     log.add(3, "003 again")
-    assert path.read_text() == "001 before\n003 again\n040 before\n"
+    assert path.read_text() == "001 before\n003 again\n040 before\n1001 before\n"
     assert [file.name for file in tmp_path.iterdir()] == ["log.txt"]
 
 

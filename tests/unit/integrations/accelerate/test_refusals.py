@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
@@ -121,3 +122,10 @@ def test_calls_that_mean_a_fixed_place(job: Any) -> None:
 def test_a_deterministic_job_is_refused() -> None:
     with pytest.raises(ValueError, match=r"init\(deterministic=2\): Accelerate was not tried"):
         run_ranks(1, lambda group: elastic.ElasticAccelerator(thread_job(group, BATCH, BATCH, virtual_ranks=2)))
+
+
+@pytest.mark.usefixtures("node_of_one")
+def test_a_sharded_model_is_refused(job: Any) -> None:
+    accelerator = elastic.ElasticAccelerator(job)
+    with pytest.raises(TypeError, match="sharded by fully_shard: Accelerate was not tried with it"):
+        accelerator.prepare(fully_shard(build()))

@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.utilities import CombinedLoader
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 from torchmetrics import MaxMetric, MeanMetric
 from torchmetrics.classification import MulticlassAUROC
@@ -265,3 +266,17 @@ def test_a_precision_that_was_not_tried(strategy: Any, tmp_path: Path) -> None:
 def test_a_deterministic_job_is_refused(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"init\(deterministic=2\): Lightning was not tried"):
         run_ranks(1, lambda group: kind(thread_job(group, BATCH, MICRO, virtual_ranks=2)))
+
+
+@pytest.mark.usefixtures("node_of_one")
+def test_a_sharded_model_is_refused(strategy: Any, tmp_path: Path) -> None:
+    class Sharded(Adversaries):
+        def configure_model(self) -> None:
+            fully_shard(self)
+
+    words = "sharded by fully_shard: Lightning was not tried with it"
+    with pytest.raises(TypeError, match=words):
+        make_trainer(tmp_path, 1, strategy=strategy).fit(Sharded(), DataLoader(samples(50), BATCH))
+    fabric = lightning.Fabric(accelerator="cpu", strategy=ElasticFabricStrategy(strategy.job))
+    with pytest.raises(TypeError, match=words):
+        fabric.setup(fully_shard(torch.nn.Linear(2, 1)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 from transformers import Trainer
 
@@ -118,3 +119,11 @@ def test_a_deterministic_job_is_refused(tmp_path: Path) -> None:
     deterministic = run_ranks(1, lambda group: thread_job(group, BATCH, MICRO, virtual_ranks=2))[0]
     with pytest.raises(ValueError, match=r"init\(deterministic=2\): Hugging Face's Trainer was not tried"):
         make("classes", tmp_path, elastic.ElasticTrainer, job=deterministic)
+
+
+@pytest.mark.usefixtures("node_of_one")
+def test_a_sharded_model_is_refused(job: Job, tmp_path: Path) -> None:
+    trainer = make("classes", tmp_path, elastic.ElasticTrainer, job=job)
+    fully_shard(trainer.model)
+    with pytest.raises(TypeError, match="sharded by fully_shard: Hugging Face's Trainer was not tried with it"):
+        trainer.train()

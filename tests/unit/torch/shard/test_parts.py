@@ -311,6 +311,13 @@ def by_columns() -> nn.Module:
     return model
 
 
+def with_a_sharded_buffer() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4))
+    fully_shard(model)
+    model[0].register_buffer("scale", model[0].weight.detach().clone())
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -318,6 +325,7 @@ def by_columns() -> nn.Module:
         (hybrid, "HSDP and tensor parallelism of your own are not supported"),
         (normalized, "1 is a BatchNorm1d, which is not supported in a sharded model"),
         (by_columns, "not sharded by its first dimension"),
+        (with_a_sharded_buffer, r"^0\.scale is a sharded buffer, which is not supported"),
     ],
 )
 def test_what_a_job_can_not_shard_is_refused_by_name(rank: int, make: Any, words: str) -> None:
