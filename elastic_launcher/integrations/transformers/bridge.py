@@ -35,6 +35,8 @@ class Bridge(TrainerCallback):  # type: ignore[misc] # transformers is not follo
         trainer.job.prepare(trainer.model, trainer.optimizer.optimizer, trainer.lr_scheduler)
         trainer.job.register("transformers.trainer", TrainerProgress(trainer))
         trainer.job.register("transformers.steps", steps)
+        if trainer._token_metrics is not None:
+            trainer.job.register("transformers.token_metrics", trainer._token_metrics)
         if state.global_step:
             trainer.job.start_at(*divmod(state.global_step, len(steps)))
         steps.begin(state.max_steps)

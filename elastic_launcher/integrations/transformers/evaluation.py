@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -96,10 +97,12 @@ class SharedBatches:
         try:
             for number, leaves in enumerate(results):
                 assert self._form is not None
-                loss, outputs, labels, inputs = tree_unflatten(leaves, self._form)
+                loss, outputs, labels, inputs, collected = tree_unflatten(leaves, self._form)
                 nothing = torch.empty(len(self._batches[number]), 0)
                 batch = Evaluated({self._main_input: nothing if inputs is None else inputs})
                 batch.result = loss, outputs, labels
+                if collected:
+                    self._trainer._token_metrics.collect_evaluation(collected)
                 self.end_of_dataloader = number == len(self) - 1
                 yield batch
         finally:
@@ -128,13 +131,15 @@ class SharedBatches:
         if number not in self._done:
             trainer = self._trainer
             batch = self._collate([self.dataset[index] for index in self._batches[number]])
-            loss, outputs, labels = trainer.prediction_step(
-                trainer.model, batch, self._loss_only, ignore_keys=self._ignore_keys
+            predict = partial(
+                trainer.prediction_step, trainer.model, batch, self._loss_only, ignore_keys=self._ignore_keys
             )
+            metrics = trainer._token_metrics
+            (loss, outputs, labels), collected = metrics.of_evaluation(predict) if metrics else (predict(), {})
             if outputs is not None and self._preprocess is not None:
                 outputs = self._preprocess(outputs, labels)
             inputs = batch[self._main_input] if "inputs" in trainer.args.include_for_metrics else None
-            leaves, self._form = tree_flatten((loss, outputs, labels, inputs))
+            leaves, self._form = tree_flatten((loss, outputs, labels, inputs, collected))
             self._done[number] = [_on_cpu(leaf) for leaf in leaves]
         return self._done[number]
 

@@ -17,6 +17,7 @@ from elastic_launcher.integrations.transformers.evaluation import Evaluated, Sha
 from elastic_launcher.integrations.transformers.reports import report_from_rank_0
 from elastic_launcher.integrations.transformers.start import be_alone, is_new
 from elastic_launcher.integrations.transformers.steps import Steps
+from elastic_launcher.integrations.transformers.token_metrics import TokenMetrics, collects_token_metrics
 from elastic_launcher.integrations.transformers.weight import Weight
 from elastic_launcher.torch import Job
 
@@ -60,6 +61,7 @@ class ElasticTrainerMixin:
         self.accelerator.prepare_data_loader = lambda loader, *_, **__: loader  # the job moves batches to the device
         self.accelerator.backward = self._backward
         self._weight = Weight(self)
+        self._token_metrics = TokenMetrics(self, job) if collects_token_metrics(self) else None
         self._backward_weight: float | None = None
         self._lines_for_bars()
         self.callback_handler.callbacks.insert(0, Bridge(self))
@@ -116,6 +118,9 @@ class ElasticTrainerMixin:
         self.show_rank()
         loss = self.job.loss
         self._steps.losses.add(loss, self.args.logging_nan_inf_filter)
+        self.model.train()  # also on a rank that had no sample of this step
+        if self._token_metrics is not None:
+            self._token_metrics.end_step()
         return torch.tensor(loss, device=self.args.device)
 
     def _micro_batch(self, batch: Any) -> None:
@@ -128,10 +133,14 @@ class ElasticTrainerMixin:
             self.job.backward(None, weight=0)
             return
         self._steps.count(self.floating_point_ops(batch), self._weight.tokens(batch))  # type: ignore[attr-defined]
+        if self._token_metrics is not None:
+            self._token_metrics.begin(batch)
         self._backward_weight = weight
         super().training_step(self.model, batch, items)  # type: ignore[misc]
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
+        if self._token_metrics is not None:
+            self._token_metrics.add()
         self.job.backward(loss, weight=self._backward_weight)
 
     def _load_rng_state(self, checkpoint: Any) -> None:
@@ -199,9 +208,9 @@ class ElasticTrainerMixin:
                 logs["loss"] = losses.mean()
             if "grad_norm" in logs:  # 0 on a rank that has taken the step over from another one
                 logs["grad_norm"] = self.job.reduce(logs["grad_norm"], op="max")
+        super().log(logs, *args, **kwargs)  # type: ignore[misc] # which adds its own
         numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
         self.job.log({name: value for name, value in numbers.items() if not isinstance(value, bool)})
-        super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model on rank 0."""

@@ -24,6 +24,10 @@ from tests.support.transformers_models import BATCH, MICRO, InOrderTrainer, hist
 options = json.loads(sys.argv[1])
 folder = Path(options["folder"])
 torch.set_default_dtype(torch.float64)
+Plain: Any = InOrderTrainer
+if options["kind"].startswith("sft"):
+    from tests.support.trl_models import SFTTrainer as Plain
+    from tests.support.trl_models import make
 job = elastic.init(BATCH, options.get("micro", MICRO))
 
 
@@ -36,7 +40,7 @@ class Pace(TrainerCallback):  # type: ignore[misc] # transformers is not followe
             control.should_training_stop = True
 
 
-class Mortal(InOrderTrainer):
+class Mortal(Plain):  # type: ignore[misc] # trl is not followed
     """Kills a rank after a step, in an evaluation or while it saves, where the test says so."""
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:

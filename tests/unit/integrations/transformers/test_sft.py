@@ -1,0 +1,43 @@
+"""trl's SFTTrainer in one process: what trl alone does with whole batches, its own logs included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import disable_progress_bars, enable_progress_bars
+
+import elastic_launcher.integrations.transformers as elastic
+from elastic_launcher.torch import Job
+from tests.support.transformers_models import BATCH, MICRO, history, in_float64
+from tests.support.trl_models import SFTTrainer, assert_same_logs, make, train_plain
+
+
+class ElasticSFTTrainer(elastic.ElasticTrainerMixin, SFTTrainer):  # type: ignore[misc] # trl is not followed
+    """trl's Trainer over all ranks."""
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    disable_progress_bars()
+    with in_float64():
+        yield
+    enable_progress_bars()
+
+
+@pytest.fixture
+def job() -> Job:
+    return elastic.init(BATCH, MICRO)
+
+
+@pytest.mark.parametrize("kind", ["sft", "sft_completions", "sft_packed"])
+def test_accumulating_equals_whole_batches_of_trl(kind: str, job: Job, tmp_path: Path) -> None:
+    trainer = make(kind, tmp_path, ElasticSFTTrainer, job=job, num_train_epochs=1)
+    trainer.train()
+    trainer.evaluate()
+    plain = train_plain(kind, tmp_path, 1)
+    for name, theirs in plain.model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], theirs, rtol=0, atol=1e-9, msg=name)
+    assert_same_logs(history(trainer), history(plain), kind)
