@@ -78,6 +78,17 @@ def test_ranks_of_torchrun_come_to_the_bits_of_one_process(world_size: int, half
     assert_same_bits(tmp_path / "ranks", {world_size}, half=half)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("more", [{"lanes": True}, {"lanes": True, "workers": 2}, {"calls": True}], ids=str)
+def test_lanes_and_steps_by_call_come_to_the_bits_of_one_process(
+    more: dict[str, Any], world_size: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
+    run(command, tmp_path / "ranks", steps=12, **more)
+    assert_same_bits(tmp_path / "ranks", {world_size}, **more)
+
+
 def test_resizes_leave_no_trace_in_the_bits(tmp_path: Path) -> None:
     script = options(tmp_path, pace=0.02, workers=1, virtual=6)  # ranks send one sum each on 3, two on 1 and 2
     resize(SCRIPT, script, tmp_path, THREADS)
