@@ -22,7 +22,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "sft_completions": {"eval_strategy": "steps", "eval_steps": 4},
     "sft_packed": {"packing": True, "eval_strategy": "epoch"},
     "sft_lora": {"pad_to_multiple_of": LONGEST, "logging_strategy": "epoch"},
-    "sft_dft": {"loss_type": "dft", "pad_to_multiple_of": LONGEST, "logging_steps": 1},
+    "sft_dft": {
+        "loss_type": "dft",
+        "pad_to_multiple_of": LONGEST,
+        "optim": "sgd",  # in float32 Adam makes much of gradients that are nothing but rounding
+        "learning_rate": 0.1,
+        "logging_steps": 1,
+    },
 }
 PADDED = ("sft_completions",)
 """Kinds whose batches are filled up to their longest sample."""
