@@ -21,16 +21,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 VOCABULARY, LENGTH, SAMPLES = 256, 16, 4096
-Report = Callable[[int, int, int], bool]
+Report = Callable[[int | None, int, int | None], bool]
 """Takes rank, step and world size after an optimizer step; returns whether the training is to end."""
 
 
@@ -63,7 +64,7 @@ class Stamps:
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"stamps-{os.getpid()}.jsonl"
 
-    def __call__(self, rank: int, step: int, world_size: int) -> bool:
+    def __call__(self, rank: int | None, step: int, world_size: int | None) -> bool:
         """Writes it."""
         with self._path.open("a") as file:
             print(json.dumps({"t": time.monotonic(), "step": step, "w": world_size}), file=file)
@@ -80,7 +81,7 @@ class Seconds:
         self._folder, self._steps = folder, steps
         self._began = time.perf_counter()
 
-    def __call__(self, rank: int, step: int, world_size: int) -> bool:
+    def __call__(self, rank: int | None, step: int, world_size: int | None) -> bool:
         """Ends a block, and begins the next one."""
         if step % self._steps:
             return False
@@ -101,7 +102,7 @@ class Memory:
         Path("/proc/self/clear_refs").write_text("5")  # the most that it has had is counted from here
         self._before = self._bytes("VmRSS")
 
-    def __call__(self, rank: int, step: int, world_size: int) -> bool:
+    def __call__(self, rank: int | None, step: int, world_size: int | None) -> bool:
         """Writes it, once."""
         if step == self._steps:
             found = {name: self._bytes(name) - self._before for name in ("VmHWM", "VmRSS")}
@@ -184,7 +185,7 @@ class Checkpoints:
         step = found[0]
         if step:
             state = self._state()
-            dcp.load(state, checkpoint_id=self._folder / str(step))
+            load(state, checkpoint_id=self._folder / str(step))
             set_state_dict(
                 self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
             )
@@ -197,7 +198,7 @@ class Checkpoints:
         if dist.get_rank() == 0:
             for old in sorted(self._whole())[:-1]:
                 shutil.rmtree(self._folder / str(old))
-        self._saving = dcp.async_save(self._state(), checkpoint_id=self._folder / str(step), process_group=self._group)
+        self._saving = async_save(self._state(), checkpoint_id=self._folder / str(step), process_group=self._group)
 
     def _whole(self) -> list[int]:
         return [int(path.parent.name) for path in self._folder.glob("*/.metadata")]
