@@ -2,9 +2,9 @@
 
 Each figure is how much larger the resident memory of a rank has been at most (the largest of all ranks) with a large
 model than with a tiny one, so that neither Python nor torch is in it, in parts of the model: what a rank holds of its
-parameters. With AdamW, a rank holds four parts where FSDP runs: parameters, gradients, and two moments. Beyond that it
-has what is gathered of a block, the activations and, where checkpoints are written beside the training, a copy of what
-is saved: three parts.
+parameters. With AdamW (one parameter at a time, not foreach, whose temporaries are a part too), a rank holds four parts
+where FSDP runs: parameters, gradients, and two moments. Beyond that it has what is gathered of a block, the activations
+and, where checkpoints are written beside the training, a copy of what is saved: three parts.
 """
 
 from __future__ import annotations

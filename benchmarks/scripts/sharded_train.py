@@ -135,8 +135,11 @@ def build(options: Options, mesh: DeviceMesh | None) -> nn.Module:
     return model
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+def optimizer_of(model: nn.Module, options: Options) -> torch.optim.Optimizer:
+    """Where the memory is measured, one without temporaries of all parameters, in which a copy of the gradient could
+    hide.
+    """
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=options.report != "memory")
 
 
 @cache
@@ -159,7 +162,7 @@ def ours(folder: Path, options: Options, report: Report) -> None:
     elastic.init_node_group("gloo")
     job = elastic.init(options.batch, options.micro)
     model = build(options, None)
-    model, optimizer = job.prepare(model, optimizer_of(model))
+    model, optimizer = job.prepare(model, optimizer_of(model, options))
     loader = job.dataloader(TensorDataset(texts()), shuffle=True)
     for _ in job.epochs(100_000):
         for (tokens,) in loader:
@@ -215,7 +218,7 @@ def peer(folder: Path, options: Options, report: Report) -> None:
     nodes = world_size // on_node
     names = ("replicate", "shard")
     model: Any = build(options, init_device_mesh("cpu", (nodes, on_node), mesh_dim_names=names) if nodes > 1 else None)
-    optimizer = optimizer_of(model)
+    optimizer = optimizer_of(model, options)
     checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
     tokens, step = texts(), checkpoints.load()
     share = options.batch // world_size
