@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -56,8 +56,11 @@ def write_shard(folder: Path, shard: str, tensors: Mapping[str, torch.Tensor]) -
     return seal(folder / shard)
 
 
-def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields each stored tensor with its number among the manifest's, a shard after the other.
+def read_shards(
+    folder: Path, manifest: Manifest, wanted: Collection[int] | None = None
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields each stored tensor with its number among the manifest's, a shard after the other; only the wanted ones,
+    if they are named.
 
     Raises:
         CheckpointDamaged: If a shard is missing or damaged.
@@ -67,7 +70,7 @@ def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.T
         try:
             with safe_open(folder / shard, framework="pt") as file:
                 for number, entry in enumerate(manifest.tensors):
-                    if entry.shard == shard:
+                    if entry.shard == shard and (wanted is None or number in wanted):
                         yield number, _restored(file.get_tensor(entry.name), entry)
         except (SafetensorError, *MISSING) as error:
             raise CheckpointDamaged(f"{folder / shard} can't be read: {error}") from error

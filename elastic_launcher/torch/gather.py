@@ -76,8 +76,6 @@ def _own(
     parts: list[dict[str, torch.Tensor]] = []
     with rng.preserve(), torch.no_grad():
         for one in session.divisions(division):
-            if session.virtual_ranks:
-                rng.seed_all(rng.step_seed(session.seed, session.step, one.rank), session.device)
             for batch, samples, counts in each_batch(session, loader, one, check):
                 part = _checked(rows(*batch) if isinstance(batch, (tuple, list)) else rows(batch), samples)
                 parts.append(part if counts else {name: tensor[:0] for name, tensor in part.items()})

@@ -95,7 +95,8 @@ class JobStatus:
         if session.virtual_ranks:
             number = session.virtual_ranks
             return plan_virtual(batch, most, number, membership.world_size, batch_statistics=statistics)
-        return plan_step(batch, most, membership.world_size, batch_statistics=statistics)
+        over = None if session.shards is None else session.shards.size
+        return plan_step(batch, most, membership.world_size, batch_statistics=statistics, sharded_over=over)
 
     @property
     def global_batch_size(self) -> int:

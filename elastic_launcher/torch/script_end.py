@@ -35,7 +35,7 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
     def report(error: BaseException) -> None:
         if isinstance(error, WorkerKilled) and session.member is not None:
             leave(str(error))  # as if this process had been killed, and not its script's failure
-        if session.shards is not None and session.member is not None and is_loss(error):
+        if session.shards is not None and session.membership is not None and session.member and is_loss(error):
             leave(f"another rank of this node was lost ({error})")
         if isinstance(error, torch.OutOfMemoryError) and not session.dying:
             come_back_smaller(error)

@@ -76,6 +76,10 @@ class Latest:
     order: list[str] | None = None
 
 
+class NotAdmitted(RuntimeError):
+    """Raised where this process would need the other ranks, and is not admitted before its first batch."""
+
+
 @dataclass
 class Session:
     """The shared state of one job in one process.
@@ -168,6 +172,7 @@ class Session:
     def __post_init__(self) -> None:
         gradients = (self.parameters, self.buffers, self.device, self.name_of)
         if self.virtual_ranks:
+            self.buffers.keeps_booleans = True
             self.state.arithmetic = {"virtual ranks": self.virtual_ranks, "max_batch_per_gpu": self.max_batch_per_gpu}
             self.ordered = OrderedReducer(
                 *gradients,
@@ -301,23 +306,27 @@ class Session:
         Raises:
             ValueError: If they can't be divided so that batch norm has two samples at a time.
         """
-        if division.rank >= division.ranks:
-            return Share(count, ())
-        if self.shards is not None and division.ranks % self.shards.size == 0:  # else one rank, which stands for all
-            return share_of_node(count, self.max_micro_batch, division.ranks, division.rank, self.shards.size)
         try:
-            return share(
-                count,
-                self.max_micro_batch,
-                division.ranks,
-                division.rank,
-                batch_statistics=self.normalizes is not None,
-            )
+            return self.divided(count, self.max_micro_batch, division, batch_statistics=self.normalizes is not None)
         except ValueError as error:
             raise ValueError(
                 f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
                 "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
             ) from None
+
+    def divided(self, count: int, most: int, division: Division, *, batch_statistics: bool = False) -> Share:
+        """Returns a rank's part of so many samples, in micro-batches of at most ``most``: none for a rank beyond the
+        division, and as many as its node's other ranks have where they share one model.
+
+        Raises:
+            ValueError: See `batch.share`.
+        """
+        ranks, rank = division.ranks, division.rank
+        if rank >= ranks:
+            return Share(count, ())
+        if self.shards is not None and ranks % self.shards.size == 0:  # else one rank, which stands for all
+            return share_of_node(count, most, ranks, rank, self.shards.size)
+        return share(count, most, ranks, rank, batch_statistics=batch_statistics)
 
     def agreed(self, group: Group | None = None) -> AbstractContextManager[None]:
         """Returns a context for what this rank does with other nodes: it ends the same on all ranks of its node, where
@@ -333,9 +342,8 @@ class Session:
 
     def wants_stop(self) -> bool:
         """Returns whether this rank's script asked for the end, or that of a rank with which it shares its model."""
-        if self.membership is not None and self.any_on_node(self.stop_reason is not None):
-            self.stop_reason = self.stop_reason or "stopped by another rank of this node"
-        return self.stop_reason is not None
+        mine = self.stop_reason is not None
+        return mine if self.membership is None else self.any_on_node(mine)
 
     def any_on_node(self, mine: bool) -> bool:
         """Returns whether something holds on this rank, or on one of those with which it shares its model."""
@@ -377,10 +385,10 @@ class Session:
         """Returns the membership, or says why there is none yet.
 
         Raises:
-            RuntimeError: If this process has not been admitted.
+            NotAdmitted: If this process has not been admitted.
         """
         if self.membership is None:
-            raise RuntimeError(
+            raise NotAdmitted(
                 f"{what} needs the other ranks, and this rank is not admitted before its first batch: call it inside "
                 "or after the training loop"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
-from elastic_launcher.config import ExitCode
 from tests.support.accelerate_loop import BATCH, MICRO, STEPS, build, train
 from tests.support.accelerate_trackers import read_lines
 from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.resizes import LONG, allow, formed
+from tests.support.plays import notify_rank_0, resize, stop_and_resume
+from tests.support.resizes import LONG
 
 SCRIPT = SCRIPTS / "accelerate_train.py"
 EPOCHS = 3
@@ -97,28 +96,15 @@ def test_rank_0_is_killed_after_it_has_tracked_and_saved(tmp_path: Path) -> None
 
 
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 1)
     options = options_of(tmp_path, epochs=10_000, pace=0.02)
-    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
-        last = formed(job, 1, 0)
-        for size in (3, 2):
-            allow(hints, size)
-            last = formed(job, size, last["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    resize(SCRIPT, options, tmp_path)
     assert_tracked_once(tmp_path, assert_as_plain(tmp_path))
 
 
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = options_of(tmp_path, epochs=10_000, pace=0.02)
-    with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        first = formed(job, 2, 0)
-        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
-        formed(job, 2, formed(job, 1, first["generation"])["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    notify_rank_0(SCRIPT, options, tmp_path)
     processes = assert_tracked_once(tmp_path, assert_as_plain(tmp_path))
     assert len(processes) == 2
     assert {line["process"] for line in read_lines(tmp_path / "lines.jsonl", "finish")} == set(processes)
@@ -127,12 +113,5 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
     options = options_of(tmp_path, epochs=10_000, pace=0.02)
-    with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 1, 0)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 2, 0)
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    stop_and_resume(SCRIPT, options, tmp_path)
     assert_tracked_once(tmp_path, assert_as_plain(tmp_path))

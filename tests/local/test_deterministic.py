@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.support.launches import launched, until
-from tests.support.resizes import LONG, allow, formed
+from tests.support.plays import resize
+from tests.support.resizes import LONG, formed
 
 SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "deterministic_train.py"
 THREADS = {"OMP_NUM_THREADS": "1"}
@@ -78,16 +79,8 @@ def test_ranks_of_torchrun_come_to_the_bits_of_one_process(world_size: int, half
 
 
 def test_resizes_leave_no_trace_in_the_bits(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 1)
     script = options(tmp_path, pace=0.02, workers=1, virtual=6)  # ranks send one sum each on 3, two on 1 and 2
-    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, script, cwd=tmp_path, environment=THREADS) as job:
-        last = formed(job, 1, 0)
-        for size in (3, 2):
-            allow(hints, size)
-            last = formed(job, size, last["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    resize(SCRIPT, script, tmp_path, THREADS)
     assert_same_bits(tmp_path, {1, 3, 2}, virtual=6)
 
 

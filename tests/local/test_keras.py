@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from elastic_launcher.config import ExitCode
 from elastic_launcher.keras.backend import keras
 from tests.support.compiler import COMPILER, HEADER
 from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
 from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.resizes import LONG, allow, formed
+from tests.support.plays import notify_rank_0, resize, stop_and_resume
+from tests.support.resizes import LONG
 
 SCRIPT = SCRIPTS / "keras_train.py"
 EPOCHS = 3
@@ -83,16 +81,8 @@ def test_two_ranks_train_a_compiled_model(kind: str, tmp_path: Path) -> None:
 
 
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 1)
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
-    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
-        last = formed(job, 1, 0)
-        for size in (3, 2):
-            allow(hints, size)
-            last = formed(job, size, last["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    resize(SCRIPT, options, tmp_path)
     assert assert_as_plain(tmp_path, "adam") > 1
 
 
@@ -120,24 +110,12 @@ def test_a_rank_loses_the_reduction_of_a_last_step(fault: str, tmp_path: Path) -
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
-    with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        first = formed(job, 2, 0)
-        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
-        formed(job, 2, formed(job, 1, first["generation"])["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    notify_rank_0(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "adam")
 
 
 @pytest.mark.thorough
 def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
-    with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 1, 0)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 2, 0)
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    stop_and_resume(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "adam")

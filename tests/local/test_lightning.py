@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
 from tests.support.lightning_modules import MODULES, deciding, train, train_with_fabric
 from tests.support.places import SCRIPTS
+from tests.support.plays import notify_rank_0, resize, stop_and_resume, train_twice
 from tests.support.resizes import LONG, allow, formed
 
 SCRIPT = SCRIPTS / "lightning_train.py"
@@ -120,16 +118,8 @@ def test_callbacks_save_and_stop_on_all_ranks_alike_through_the_loss_of_rank_0(t
 
 
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 1)
     options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.2})
-    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
-        last = formed(job, 1, 0)
-        for size in (3, 2):
-            allow(hints, size)
-            last = formed(job, size, last["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    resize(SCRIPT, options, tmp_path)
     assert assert_as_plain(tmp_path, "measured") > 1
 
 
@@ -180,12 +170,7 @@ def test_a_rank_is_killed(fault: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": 10_000, "pace": 0.2})
-    with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        first = formed(job, 2, 0)
-        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
-        formed(job, 2, formed(job, 1, first["generation"])["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    notify_rank_0(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "measured")
 
 
@@ -193,23 +178,11 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["measured", "manual"])
 def test_a_stopped_job_resumes_at_another_size(kind: str, tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": 10_000, "pace": 0.2})
-    with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 1, 0)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 2, 0)
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    stop_and_resume(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, kind)
 
 
 @pytest.mark.thorough
 def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "trainer": {"max_steps": 12}})
-    saving = ("--checkpoint-dir", tmp_path / "checkpoints", "--checkpoint-every", "1 steps")
-    for folder in (tmp_path / "first", tmp_path / "second"):
-        folder.mkdir()
-        with launched("--nodes", "2:2", *saving, "--", SCRIPT, options, cwd=folder) as job:
-            assert job.wait(LONG) == 0, job.stderr
-        assert "ended by Lightning's Trainer): 12 steps" in job.stderr
+    train_twice(SCRIPT, options, tmp_path, "ended by Lightning's Trainer): 12 steps")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.resizes import LONG, allow, formed
+from tests.support.plays import notify_rank_0, resize, stop_and_resume, train_twice
+from tests.support.resizes import LONG
 from tests.support.transformers_models import ARGUMENTS, history, in_float64, train_plain
 
 SCRIPT = SCRIPTS / "transformers_train.py"
@@ -76,16 +74,8 @@ def test_one_and_three_ranks_end_in_the_middle_of_an_epoch(nodes: str, tmp_path:
 
 @pytest.mark.thorough
 def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
-    hints = tmp_path / "hints.json"
-    allow(hints, 1)
     options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=SLOW)
-    with launched("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options, cwd=tmp_path) as job:
-        last = formed(job, 1, 0)
-        for size in (3, 2):
-            allow(hints, size)
-            last = formed(job, size, last["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    resize(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
 
 
@@ -125,12 +115,7 @@ def test_rank_0_is_killed_while_it_saves_and_the_best_model_is_loaded(tmp_path: 
 @pytest.mark.thorough
 def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
     options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=SLOW)
-    with launched("--nodes", "1:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        first = formed(job, 2, 0)
-        os.kill(job.node_pid(first["members"][0]["node"]), signal.SIGTERM)
-        formed(job, 2, formed(job, 1, first["generation"])["generation"])
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    notify_rank_0(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
 
 
@@ -138,14 +123,7 @@ def test_the_node_of_rank_0_gets_notice(tmp_path: Path) -> None:
 def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
     saving = SLOW | {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
     options = options_of(tmp_path, "tokens", 10_000, pace=0.02, arguments=saving, resume=True)
-    with launched("--nodes", "1:1", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 1, 0)
-        job.process.send_signal(signal.SIGTERM)
-        assert job.wait(LONG) == ExitCode.STOPPED, job.stderr
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        formed(job, 2, 0)
-        (tmp_path / "stop").touch()
-        assert job.wait(LONG) == 0, job.stderr
+    stop_and_resume(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "tokens", 10_000, **SLOW)
 
 
@@ -153,12 +131,7 @@ def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
 def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
     arguments = {"max_steps": 14, "eval_strategy": "no"}
     options = options_of(tmp_path, "tokens", arguments=arguments)
-    saving = ("--checkpoint-dir", tmp_path / "checkpoints", "--checkpoint-every", "1 steps")
-    for folder in (tmp_path / "first", tmp_path / "second"):
-        folder.mkdir()
-        with launched("--nodes", "2:2", *saving, "--", SCRIPT, options, cwd=folder) as job:
-            assert job.wait(LONG) == 0, job.stderr
-        assert "ended by the Trainer): 14 steps" in job.stderr
+    train_twice(SCRIPT, options, tmp_path, "ended by the Trainer): 14 steps")
     plain = train_plain("tokens", tmp_path / "plain", EPOCHS, 14, **arguments).model.state_dict()
     for name, ours in torch.load(tmp_path / "weights.pt").items():
         torch.testing.assert_close(ours, plain[name], rtol=0, atol=1e-9, msg=name)

@@ -22,6 +22,7 @@ from elastic_launcher.integrations.accelerate.checks import (
 )
 from elastic_launcher.integrations.accelerate.loader import PreparedLoader
 from elastic_launcher.integrations.accelerate.reports import Reports
+from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic
 from elastic_launcher.torch import Job
 
 NOT_ADMITTED = 1  # the index of a process that has no rank yet, which is not that of the main process
@@ -47,6 +48,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def __init__(self, job: Job, **options: Any) -> None:
         check_options(options)
+        refuse_deterministic(job, "Accelerate")
         self.job = job
         self.evaluations = 0
         self._trained: list[torch.nn.Module] = []
@@ -237,12 +239,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def _largest(self, number: float) -> float:
         """Returns the largest number of all ranks; this rank's own where it has none to wait for yet."""
-        try:
-            return float(self.job.reduce(number, op="max"))
-        except RuntimeError:  # asked before the first batch; a process that joins counts its calls like its peers
-            if self.job.rank is not None:
-                raise
-            return number
+        return if_admitted(lambda: float(self.job.reduce(number, op="max")), number)
 
     @contextlib.contextmanager
     def main_process_first(self) -> Iterator[None]:

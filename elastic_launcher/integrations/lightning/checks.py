@@ -10,7 +10,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.utils.data import DataLoader
 
-from elastic_launcher.torch import Job
 from elastic_launcher.torch.data.stock_loader import Data, read_loader
 
 PRECISIONS = (Precision, MixedPrecision, DoublePrecision, HalfPrecision)
@@ -26,19 +25,6 @@ CALLBACKS = {
     "BatchSizeFinder": "the global batch is that of init; init(max_batch_per_gpu='auto') finds what fits on a GPU",
     "LearningRateFinder": "find the rate in one process first",
 }
-
-
-def check_job(job: Job) -> None:
-    """Refuses a deterministic job.
-
-    Raises:
-        ValueError: If it is one.
-    """
-    if job._session.virtual_ranks:
-        raise ValueError(
-            f"init(deterministic={job._session.virtual_ranks}): Lightning was not tried with it; leave it out, or "
-            "train in a loop of the script's own"
-        )
 
 
 def check(trainer: Any) -> None:

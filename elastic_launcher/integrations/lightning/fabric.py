@@ -11,8 +11,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.integrations.lightning.checks import check_job, read_training
-from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, if_admitted, reduced
+from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic
+from elastic_launcher.integrations.lightning.checks import read_training
+from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
 from elastic_launcher.torch import Job
 
 
@@ -28,7 +29,7 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
     """
 
     def __init__(self, job: Job, **options: Any) -> None:
-        check_job(job)
+        refuse_deterministic(job, "Lightning")
         super().__init__(device=job.device, **options)
         self.job = job
         self.local_rank = job.local_rank
@@ -98,8 +99,8 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         """
         if not isinstance(obj, (bool, int, float)):
             return checked_text(obj)
-        return if_admitted(self.job, partial(broadcasted, self.job, obj, src), obj)
+        return if_admitted(partial(broadcasted, self.job, obj, src), obj)
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Waits for the other ranks, once this process is admitted."""
-        if_admitted(self.job, partial(self.job.reduce, 0.0), None)
+        if_admitted(partial(self.job.reduce, 0.0), None)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from elastic_launcher.torch import Job
 
-T = TypeVar("T")
 ALL_GATHER = (
     "all_gather returns another shape at each number of ranks, which changes: use a torchmetrics metric in "
     "validation_step, or job.gather(fn, loader), which brings rows together in the order of the samples"
@@ -68,19 +66,6 @@ def reduced(job: Job, tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:
 def broadcasted(job: Job, number: float, src: int) -> Any:
     """Returns the number of one rank, a boolean too."""
     return type(number)(job.reduce(float(number) if job.rank == src else 0.0, op="sum"))
-
-
-def if_admitted(job: Job, ask: Callable[[], T], otherwise: T) -> T:
-    """Returns what the ranks come to together, or something else in a process that nobody waits for yet.
-
-    Such a process asks all the same: what it skips of the script counts its sums as on its peers.
-    """
-    try:
-        return ask()
-    except RuntimeError:
-        if job.rank is not None:
-            raise
-        return otherwise
 
 
 def checked_text(obj: Any) -> Any:

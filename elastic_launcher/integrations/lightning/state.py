@@ -23,12 +23,16 @@ class TrainerState:
         trainer: Lightning's Trainer.
         job: The job.
         results: What its training loop has logged.
+
+    Attributes:
+        ended: Whether this `fit` is over in this process, and another one may train.
     """
 
     def __init__(self, trainer: Any, job: Job, results: StepResults) -> None:
         self._trainer = trainer
         self._job = job
         self._results = results
+        self.ended = False
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of callbacks, of what was logged, of loggers and of some counters."""
@@ -74,7 +78,7 @@ class TrainerState:
             one.load_state_dict(state["counters"][name])
         trainer.fit_loop.epoch_loop.val_loop._has_run = state["validated"]
         trainer.should_stop = state["should_stop"]
-        if 0 <= trainer.max_steps <= state["steps"]:
+        if not self.ended and 0 <= trainer.max_steps <= state["steps"]:
             self._job.stop(ENDED)
 
     def _names(self) -> list[str]:

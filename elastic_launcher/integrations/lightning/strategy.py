@@ -14,7 +14,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
-from elastic_launcher.integrations.lightning.checks import check, check_job, read_training
+from elastic_launcher.integrations.jobs import refuse_deterministic
+from elastic_launcher.integrations.lightning.checks import check, read_training
 from elastic_launcher.integrations.lightning.evaluation import Evaluation
 from elastic_launcher.integrations.lightning.rank_zero import become_rank_zero, choose_versions, show_progress
 from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
@@ -45,7 +46,7 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         share_validation: bool = True,
         **options: Any,
     ) -> None:
-        check_job(job)
+        refuse_deterministic(job, "Lightning")
         super().__init__(device=job.device, **options)
         self.job = job
         self.local_rank = job.local_rank

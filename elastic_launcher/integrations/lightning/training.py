@@ -53,6 +53,7 @@ class Training:
         self._job = job
         self._weight = weight
         self._restored = restored
+        self._state: TrainerState | None = None
         self._stream: Stream | None = None
         self._loader: Any = None
         self._progress = Progress(trainer, job)
@@ -77,7 +78,8 @@ class Training:
         job.register(f"{name}.progress", self._progress)
         job.register(f"{name}.logs", self._logs)
         job.register(f"{name}.metrics", self._metrics)
-        job.register(name, TrainerState(self._trainer, job, self._results))
+        self._state = TrainerState(self._trainer, job, self._results)
+        job.register(name, self._state)
 
     def steps(self, loader: Any) -> Steps:
         """Returns what Lightning is to take for the training loader.
@@ -311,6 +313,8 @@ class Training:
 
     def finish(self) -> None:
         """Ends the training of this `fit` on all ranks."""
+        if self._state is not None:
+            self._state.ended = True
         if self._stream is not None:
             fit = self._trainer.fit_loop
             ended = 0 <= fit.max_epochs <= fit.epoch_progress.current.completed

@@ -10,6 +10,7 @@ import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
+from elastic_launcher.integrations.jobs import refuse_deterministic
 from elastic_launcher.integrations.transformers.bridge import Bridge
 from elastic_launcher.integrations.transformers.checks import check_arguments, read_training
 from elastic_launcher.integrations.transformers.evaluation import Evaluated, SharedBatches
@@ -52,6 +53,7 @@ class ElasticTrainerMixin:
         training = next((one for one in (kwargs.get("args"), *args) if isinstance(one, TrainingArguments)), None)
         if training is None:
             raise ValueError("give the Trainer its TrainingArguments: args=TrainingArguments(output_dir=...)")
+        refuse_deterministic(job, "Hugging Face's Trainer")
         check_arguments(training, job)
         be_alone(training, job)
         super().__init__(*args, **kwargs)

@@ -34,6 +34,8 @@ def exchange_rows(
     Raises:
         GroupError: If a peer was lost; ``into`` is as it was then.
     """
+    if not into.numel():
+        return
     if group.world_size == 1:
         into.copy_(fold(torch.stack(list(own))[None]))
         return

@@ -77,6 +77,7 @@ class OrderedReducer(Reducer):
             RuntimeError: If the step's micro-batches are for different parameters.
         """
         self._take(slot)
+        self._buffers.check()
         if slot.weight == 0:
             _clear(slot)
         self._write_tail(slot, consensus.weigh(slot.weight), share)
@@ -99,10 +100,10 @@ class OrderedReducer(Reducer):
             self._reduce_bucket(group, number, bucket.flat)
         weighed = layout.head.tolist()
         votes = exchange_votes(group, signals, layout.head)
-        self._note_largest()
-        if self._most is not None:
-            group.all_reduce(self._most, op="max").wait()
-            read_largest(self._buffers, self._most)
+        most = self._largest_of_all()
+        if most is not None:
+            group.all_reduce(most, op="max").wait()
+            read_largest(self._buffers, most)
         numbers = [one + other for one, other in zip(weighed, votes, strict=True)]
         agreement = consensus.read(numbers, signals, group.world_size)
         if agreement.weight and agreement.weight != count:
@@ -139,8 +140,12 @@ class OrderedReducer(Reducer):
         block, last = Block(virtual_rank), virtual_rank == self._own().stop - 1
         self._sum.append(block, flats if last or self._sum.adds(block) else self._copied(flats))
 
+    def _memory(self, like: Flats) -> Flats:
+        """Returns memory for one more sum."""
+        return self._spare.pop() if self._spare else [torch.empty_like(flat) for flat in like]
+
     def _copied(self, flats: Flats) -> Flats:
-        copies = self._spare.pop() if self._spare else [torch.empty_like(flat) for flat in flats]
+        copies = self._memory(flats)
         torch._foreach_copy_(copies, flats)
         return copies
 
@@ -158,7 +163,9 @@ class OrderedReducer(Reducer):
         """Adds the leaves of this rank's virtual ranks without samples, which are its last ones."""
         own = self._own()
         for virtual_rank in range(own.start if self._sum.stop is None else self._sum.stop, own.stop):
-            self._sum.append(Block(virtual_rank), [torch.zeros_like(bucket.flat) for bucket in slot.layout.buckets])
+            flats = self._memory([bucket.flat for bucket in slot.layout.buckets])
+            torch._foreach_zero_(flats)
+            self._sum.append(Block(virtual_rank), flats)
 
     def _reduce_bucket(self, group: Group, number: int, flat: torch.Tensor) -> None:
         """Puts the sum over all virtual ranks into the memory of a bucket."""
@@ -178,6 +185,15 @@ class OrderedReducer(Reducer):
         """Takes the largest whole numbers of the virtual ranks so far."""
         mine = largest(self._buffers)
         self._most = mine if mine is None or self._most is None else torch.maximum(self._most, mine)
+
+    def _largest_of_all(self) -> torch.Tensor | None:
+        """Returns the largest whole numbers of this rank's virtual ranks, below all others if it has none with samples:
+        what it had before the step may be larger than what comes of it.
+        """
+        if self._most is not None:
+            return self._most
+        mine = largest(self._buffers)
+        return None if mine is None else torch.full_like(mine, torch.iinfo(mine.dtype).min)
 
 
 def _clear(slot: Slot) -> None:

@@ -99,9 +99,13 @@ class Formations:
             return self._change_to(pending) if pending is not None and pending.number == number else None
 
     def wait_for(
-        self, wanted: Callable[[Formation], bool], prepare: Callable[[Formation], None] = lambda formation: None
+        self,
+        wanted: Callable[[Formation], bool],
+        prepare: Callable[[Formation], None] = lambda formation: None,
+        *,
+        takes: bool = True,
     ) -> Formation:
-        """Waits until a formation of a wanted kind is complete, and takes it.
+        """Waits until a formation of a wanted kind is complete, and takes it unless ``takes`` is False.
 
         ``prepare`` is called in this thread with each that this member is to be in, while its group is formed.
 
@@ -118,7 +122,7 @@ class Formations:
                     raise error
                 pending = self._pending
                 if pending is not None and wanted(pending):
-                    return self._change_to(pending)
+                    return self._change_to(pending) if takes else pending
                 coming = self._coming
                 if coming is None or coming.number not in self._ordered - prepared:
                     self.changed.wait(1.0)

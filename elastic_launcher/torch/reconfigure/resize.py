@@ -157,19 +157,22 @@ class Resizer:
     ) -> Formation:
         """Waits until a formation of a wanted kind is complete; all ranks of a node that share a model take the same.
 
-        They may see one that is given up, and the next, at different moments. See `Formations.wait_for`.
+        They may see one that is given up, and the next, at different moments. A rank does not take one before all have
+        it: it would not report that it was given up. See `Formations.wait_for`.
         """
         shards, formations = self._session.shards, self._session.need_member().formations
-        found = formations.wait_for(wanted, prepare)
-        while shards is not None:
+        if shards is None:
+            return formations.wait_for(wanted, prepare)
+        found = formations.wait_for(wanted, prepare, takes=False)
+        while True:
             latest, same = shards.latest(found.number)
             if same:
-                break
+                formations.take(found.number)  # if it was given up since, its group is cut, and what follows fails
+                return found
             if found.number < latest:
                 assert found.group is not None
                 found.group.cut()
-                found = formations.wait_for(partial(_is_from, latest, wanted), prepare)
-        return found
+                found = formations.wait_for(partial(_is_from, latest, wanted), prepare, takes=False)
 
     def enter(self, formation: Formation, number: int | None = None) -> None:
         """Enters this rank's first generation, and takes the state that goes with it.

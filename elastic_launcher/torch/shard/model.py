@@ -19,8 +19,8 @@ _parts: WeakKeyDictionary[nn.Module, list[tuple[str, torch.Tensor]]] = WeakKeyDi
 
 
 def is_sharded_model(model: nn.Module) -> bool:
-    """Whether some of a model's parameters are sharded."""
-    return any(map(is_sharded, parameters(model)))
+    """Whether some of a model's parameters are sharded, or gathered by what has sharded them."""
+    return any(map(is_sharded, parameters(model))) or any(base.__name__ == "FSDPModule" for base in type(model).__mro__)
 
 
 def parameters(model: nn.Module) -> Iterator[torch.Tensor]:
@@ -93,6 +93,11 @@ def _reshard(model: nn.Module) -> None:
 
 def _check_mesh(path: str, parameter: Any, nproc: int) -> None:
     mesh = parameter.device_mesh
+    if mesh.device_type != parameter.device.type:
+        raise TypeError(
+            f"{path} is on {parameter.device.type}, and sharded over ranks on {mesh.device_type}: CPUOffloadPolicy is "
+            "not supported; leave offload_policy out"
+        )
     if mesh.ndim != 1:
         raise TypeError(
             f"{path} is sharded over a mesh of {mesh.ndim} dimensions {tuple(mesh.shape)}: HSDP and tensor parallelism "

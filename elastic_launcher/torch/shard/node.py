@@ -23,10 +23,16 @@ from elastic_launcher.torch.collectives.group import Group, group_from_store
 from elastic_launcher.torch.collectives.work import GroupError
 
 CPU = torch.device("cpu")
+INSTEAD = "make it by elastic.init_node_group(backend) in the place of dist.init_process_group"
 TAG = 7201
 NODE_SECONDS = 300.0  # for all ranks of a node to come: each has built its part of the model before
 IDLE_SECONDS = 7 * 86400.0  # one rank may evaluate for hours while the others wait; the coordinator judges who is dead
-_OF_PEER = re.compile(r"gloo|nccl|broken pipe|connection (reset|closed|refused)", re.IGNORECASE)
+_OF_PEER = re.compile(
+    r"connection (reset|closed)|broken pipe|pair closure|socket closed|remote process exit|communicator was aborted|"
+    r"ncclRemoteError|timed out waiting",
+    re.IGNORECASE,
+)
+_made: set[str] = set()  # names of nodes whose group `init_node_group` has made
 
 
 def is_loss(error: BaseException) -> bool:
@@ -145,6 +151,7 @@ def init_node_group(backend: str) -> None:
     dist.init_process_group(
         backend, store=PrefixStore(f"elastic-launcher/node/{node}", store), rank=rank, world_size=size
     )
+    _made.add(node)
 
 
 def find_node(on_loss: Callable[[str], None]) -> NodeShards:
@@ -152,13 +159,18 @@ def find_node(on_loss: Callable[[str], None]) -> NodeShards:
 
     Raises:
         GroupError: If they do not come.
-        TypeError: If they are of different nodes.
+        TypeError: If they are not those of this node alone.
     """
-    store, rank, size = _get_default_store(), dist.get_rank(), dist.get_world_size()
-    group = group_from_store(store, "elastic-launcher/node", rank, size, NODE_SECONDS, CPU, IDLE_SECONDS)
-    if len(set(group.all_gather_bytes(os.environ.get(variables.NODE, "").encode()))) > 1:
+    node, rank, size = os.environ.get(variables.NODE), dist.get_rank(), dist.get_world_size()
+    if node is not None and node not in _made:
+        raise TypeError(f"torch's default process group was not made for this node alone; {INSTEAD}")
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if size != ranks:
         raise TypeError(
-            "torch's default process group has ranks of different nodes; make it by elastic.init_node_group(backend) "
-            "in the place of dist.init_process_group"
+            f"torch's default process group has {size} ranks, and this node {ranks}; {INSTEAD}. Several nodes need the "
+            "launcher: under plain torchrun a sharded model trains on one"
         )
+    group = group_from_store(_get_default_store(), "elastic-launcher/node", rank, size, NODE_SECONDS, CPU, IDLE_SECONDS)
+    if len(set(group.all_gather_bytes((node or "").encode()))) > 1:
+        raise TypeError(f"torch's default process group has ranks of different nodes; {INSTEAD}")
     return NodeShards(group, on_loss)

@@ -35,14 +35,16 @@ def write_when_asked(node: NodeShards, parts: Sequence[torch.Tensor], lack: str 
         try:
             if lack:
                 raise OSError(lack)
-            named = {f"part{node.local_rank}.{number}": part for number, part in enumerate(parts)}
+            each_once = {id(part): part for part in parts}
+            named = {f"part{node.local_rank}.{number}": part for number, part in enumerate(each_once.values())}
             entries, files = write_shards(Path(folder), named, f"part{node.local_rank}")
+            places = dict(zip(each_once, entries, strict=True))
             answer: dict[str, list[Any]] = {
-                "entries": list(map(asdict, entries)),
+                "entries": [asdict(places[id(part)]) for part in parts],
                 "files": list(map(asdict, files)),
             }
-        except OSError as error:
-            answer = {"error": [str(error)]}
+        except Exception as error:  # noqa: BLE001 - the first rank waits for an answer
+            answer = {"error": [str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"]}
         node.send(json.dumps(answer).encode(), 0)
 
 

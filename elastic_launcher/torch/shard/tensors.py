@@ -12,6 +12,15 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "device_mesh")
 
 
+def is_divided_as(like: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether a sharded tensor has the shape of another one, and lies on the same ranks in the same way."""
+    if not is_sharded(like):
+        return False
+    one: Any = like
+    other: Any = tensor
+    return (one.shape, one.device_mesh, one.placements) == (other.shape, other.device_mesh, other.placements)
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of a sharded tensor, in the tensor's own memory; any other tensor as it is."""
     sharded: Any = tensor

@@ -77,10 +77,12 @@ class ModelBuffers:
 
     Attributes:
         tracked: Tensors of the script's own that are treated alike.
+        keeps_booleans: Whether no forward pass may change booleans either.
     """
 
     def __init__(self) -> None:
         self.tracked = Tracked()
+        self.keeps_booleans = False
         self._models: list[nn.Module] = []
         self._looked = -1
         self._averaged: list[BufferSlot] = []
@@ -217,11 +219,18 @@ class ModelBuffers:
         kinds = {slot.name: slot.owner[slot.key] for slot in self._still}
         for name, value in self.still().items():
             kind = kinds[name]
-            if before.get(name, value) != value and kind is not None and kind.dtype != torch.bool:
+            if kind is None or before.get(name, value) == value:
+                continue
+            if kind.dtype != torch.bool:
                 raise RuntimeError(
                     f"a forward pass changes the buffer {name}, and ranks can't average it ({_kind(kind)}). Keep "
                     "it as a dense tensor of float16 or wider, or register it with persistent=False if it is no state "
                     "of the model"
+                )
+            if self.keeps_booleans:
+                raise RuntimeError(
+                    f"a forward pass changes the buffer {name}, whose booleans are not put back between the virtual "
+                    "ranks of a job with deterministic=. Keep it as numbers (torch.uint8), or leave deterministic= out"
                 )
 
 

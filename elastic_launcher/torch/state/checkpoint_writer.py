@@ -264,10 +264,12 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
     for one, (rows, entries) in parts.items():
         first = -rows.start
         for number in entries:
-            pieces.setdefault(number, []).append((targets[one], first))
-            first += manifest.tensors[number].shape[0]
+            size = manifest.tensors[number].shape[0]
+            if first < len(rows) and first + size > 0:
+                pieces.setdefault(number, []).append((targets[one], first))
+            first += size
     with torch.no_grad():
-        for number, tensor in read_shards(folder, manifest):
+        for number, tensor in read_shards(folder, manifest, takers.keys() | pieces.keys()):
             for target in takers.get(number, ()):
                 write_values(target, tensor)
             for target, first in pieces.get(number, ()):
@@ -280,7 +282,7 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
 def _take_rows(header: dict[str, Any], state: TrainingState) -> dict[int, tuple[range, list[int]]]:
     """Has tensors that were saved in parts be as large as this rank's; returns its rows, and the entries in turn."""
     found = {}
-    divided = state.divided(header) if header.get("parts") else {}
+    divided = state.divided(header, CHECKPOINT) if header.get("parts") else {}
     for number, total, entries in header.get("parts", ()):
         rows = rows_of(divided[number], total)
         header["tensors"][number][1][0] = len(rows)

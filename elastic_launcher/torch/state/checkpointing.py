@@ -208,13 +208,12 @@ class Checkpoints:
         steps = self._session.position.step + 1 - self._begun_step
         return self._period.is_due(steps, time.monotonic() - self._begun_at, self._cost)
 
-    def agree(self, agreement: Agreement) -> bool:
-        """Takes what all ranks said together; returns whether the job stops after this step."""
+    def agree(self, agreement: Agreement) -> None:
+        """Takes what all ranks said together."""
         if agreement.save or agreement.halt:
             self._due = self._compare = True
             self._asked = self._member.orders.save_wanted = False
         self._halting = bool(agreement.halt)
-        return self._halting
 
     def after_step(self) -> bool:
         """Saves if that was agreed on and nothing is being written; returns whether all ranks compare their parameters.

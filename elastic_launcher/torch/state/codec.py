@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local
+from elastic_launcher.torch.shard.tensors import as_shard, is_divided_as, is_sharded, local
 
 # None, booleans, whole numbers and texts are themselves; everything else is [tag, ...].
 _DICTS: dict[type, str] = {
@@ -30,13 +30,16 @@ _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool,
 CARRIED = "dicts, lists, tuples, deques, numbers, texts, bytes, None, tensors and numpy arrays"
 
 
-def encode(value: Any, path: str, tensors: list[torch.Tensor] | None = None) -> tuple[Any, list[torch.Tensor]]:
+def encode(
+    value: Any, path: str, tensors: list[torch.Tensor] | None = None, like: torch.Tensor | None = None
+) -> tuple[Any, list[torch.Tensor]]:
     """Takes a value apart.
 
     Args:
         value: What a ``state_dict`` returned.
         path: What to call it in an error.
         tensors: Where to append the tensors; a new list if None.
+        like: The parameter as which sharded tensors in it are divided; none may be there if None.
 
     Returns:
         A JSON value, and the tensors to which it refers by number; they share their memory with the value's.
@@ -45,7 +48,7 @@ def encode(value: Any, path: str, tensors: list[torch.Tensor] | None = None) -> 
         TypeError: If something in it can't be carried; the message names its path.
     """
     found: list[torch.Tensor] = [] if tensors is None else tensors
-    return _encode(value, path, found), found
+    return _encode(value, path, found, like), found
 
 
 def decode(skeleton: Any, tensors: list[torch.Tensor], like: torch.Tensor | None = None) -> Any:
@@ -108,13 +111,18 @@ def part_numbers(skeleton: Any) -> Iterator[int]:
             yield from part_numbers(item)
 
 
-def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
+def _encode(value: Any, path: str, tensors: list[torch.Tensor], like: torch.Tensor | None = None) -> Any:
     if value is None or isinstance(value, (bool, str)) and not isinstance(value, np.generic):
         return value
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise TypeError(f"{path}: a sparse, quantized or meta tensor cannot be carried; use a dense one")
         if is_sharded(value):
+            if like is None or not is_divided_as(like, value):
+                raise TypeError(
+                    f"{path}: a sharded tensor is carried only as a parameter, and in an optimizer's state of one, "
+                    "with its shape and placements; use a plain tensor, the same on all ranks"
+                )
             tensors.append(local(value))
             return ["part", len(tensors) - 1]
         tensors.append(value.detach().resolve_conj().resolve_neg())
@@ -130,14 +138,16 @@ def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, bytes):
         return ["bytes", _add_memory(np.frombuffer(value, dtype=np.uint8), tensors)]
     if type(value) is list:
-        return ["list", *(_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
+        return ["list", *(_encode(item, f"{path}[{number}]", tensors, like) for number, item in enumerate(value))]
     if type(value) in (tuple, torch.Size):
-        return ["tuple", *(_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
+        return ["tuple", *(_encode(item, f"{path}[{number}]", tensors, like) for number, item in enumerate(value))]
     if type(value) is collections.deque:
-        items = [_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value)]
+        items = [_encode(item, f"{path}[{number}]", tensors, like) for number, item in enumerate(value)]
         return ["deque", value.maxlen, *items]
     if type(value) in _DICTS:
-        pairs = [[_encode_key(key, path), _encode(item, _below(path, key), tensors)] for key, item in value.items()]
+        pairs = [
+            [_encode_key(key, path), _encode(item, _below(path, key), tensors, like)] for key, item in value.items()
+        ]
         if type(value) is not collections.defaultdict:
             return [_DICTS[type(value)], pairs]
         factory = value.default_factory

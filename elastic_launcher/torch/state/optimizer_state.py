@@ -36,7 +36,7 @@ def capture_optimizer(
         if not isinstance(key, torch.Tensor):
             shared[key] = values
         elif id(key) in names:
-            encoded, _ = encode(values, f"{path}.state[{names[id(key)]!r}]", tensors)
+            encoded, _ = encode(values, f"{path}.state[{names[id(key)]!r}]", tensors, key)
             state.append([names[id(key)], encoded])
     return {"groups": groups, "state": state, "shared": encode(shared, f"{path}.state", tensors)[0]}
 

@@ -161,11 +161,7 @@ class TrainingState:
             raise TypeError(f"{name!r} ({type(obj).__name__}) has no {' and no '.join(missing)}")
         if name in self.registered:
             raise ValueError(f"{name!r} is registered already")
-        for _ in part_numbers(encode(obj.state_dict(), name)[0]):
-            raise TypeError(
-                f"{name!r} has sharded tensors: a sharded tensor is carried only as a parameter, and in an optimizer's "
-                "state of one; register an object with tensors of its own"
-            )
+        encode(obj.state_dict(), name)
         self.registered[name] = obj
 
     def capture(self, tracked: Mapping[str, torch.Tensor] | None = None) -> Captured:
@@ -310,9 +306,16 @@ class TrainingState:
         held = (value for optimizer in self.optimizers for value in vars(optimizer).values())
         return keep_own and all(self.registered[name] is not value for value in held)
 
-    def divided(self, header: dict[str, Any]) -> dict[int, torch.Tensor]:
-        """Returns the parameters to which a header's tensors may belong in parts, by these tensors' numbers."""
+    def divided(self, header: dict[str, Any], sender: str = SENDER) -> dict[int, torch.Tensor]:
+        """Returns the parameters to which a header's tensors may belong in parts, by these tensors' numbers.
+
+        ``sender`` is what an error calls the one that made the header.
+
+        Raises:
+            StateMismatch: If it has other parameters.
+        """
         parameters = self._parameters()
+        _compare_names("parameter", list(parameters), [name for name, _ in header["parameters"]], sender)
         found = {number: parameters[name] for number, (name, _) in enumerate(header["parameters"])}
         for optimizer in header["optimizers"]:
             for name, encoded in optimizer["state"]:

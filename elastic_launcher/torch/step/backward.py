@@ -35,11 +35,6 @@ from elastic_launcher.torch.step.autoscale import propose
 from elastic_launcher.torch.step.memory import advice, free_memory, lower_limit
 from elastic_launcher.torch.step.prepare import check_replaced
 
-OF_NODE = (
-    "the ranks of a node share one model, and run the same micro-batches: none of them can do its own again in smaller "
-    "ones. Lower max_batch_per_gpu"
-)
-
 NOT_FINITE = (
     "the loss of a micro-batch that does not count is not finite. With a sharded model its backward pass runs all the "
     "same, and would make the gradient of the whole node nan. Divide by at least 1 where a mean is over tokens, and "
@@ -167,9 +162,6 @@ class Backward:
         """
         session, micro = self._session, self._session.micro
         assert micro is not None
-        if session.shards is not None:
-            error.add_note(OF_NODE)
-            raise error
         call = max(0, micro.calls - bool(micro.broke))
         alone = session.membership is None or session.membership.world_size == 1
         reduced = not alone and (session.reducer.has_begun or (micro.last and call > session.position.calls))
@@ -225,6 +217,7 @@ class Backward:
         if way.todo is NextAction.ADOPT:
             session.apply_calls(call + 1)
             micro.dropped, micro.synced = False, True
+            self._draw_alike()
             for parameter in session.parameters() if only is None else only:
                 if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
                     parameter.grad = torch.zeros_like(parameter)
@@ -245,7 +238,8 @@ class Backward:
                     group, operation, step, lambda wire: abstain(wire, group, signals, session.device, parts)
                 )
                 self._resizer.finish_sending()
-            self._accept(agreement, signals)
+            self._check_agreement(agreement, signals)
+        self._accept(agreement)
 
     def _accumulate(
         self,
@@ -328,18 +322,24 @@ class Backward:
             point("reduced", session.position.step)
             if session.device.type == "cuda":
                 torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
-            accepted = self._accept(agreement, signals)
-        if not accepted:
+            self._check_agreement(agreement, signals)
+        if not self._accept(agreement):
             micro.dropped = True
             return
         session.reduced()
         if session.noise is not None:
             session.noise.commit()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
-        if session.virtual_ranks:  # what the optimizer or the script draws from here on is the same on all ranks
-            rng.seed_all(rng.step_seed(session.seed, step, session.virtual_ranks), session.device)
+        self._draw_alike()
         micro.synced = True
         point("step", session.position.step)
+
+    def _draw_alike(self) -> None:
+        """Has the optimizer and the script draw the same from here on, on all ranks of a deterministic job."""
+        session = self._session
+        if session.virtual_ranks:
+            seed = rng.step_seed(session.seed, session.position.step, session.virtual_ranks)
+            rng.seed_all(seed, session.device)
 
     def _operation(self, call: int, owner: int, slot: Slot) -> Operation:
         return Operation(BACKWARD, call, owner, self._session.reducer.wire(slot))
@@ -365,12 +365,13 @@ class Backward:
         formation = self._resizer.ready(lambda: data is None or self._plan.is_loaded(data))
         return formation.number if formation is not None else None
 
-    def _accept(self, agreement: Agreement, signals: Signals) -> bool:
-        """Acts on what the ranks agreed on; returns whether the step counts.
+    def _check_agreement(self, agreement: Agreement, signals: Signals) -> None:
+        """Checks what the ranks agreed on, and takes the formation to which they change.
 
         Raises:
             RuntimeError: If ranks are at different steps, have stepped different optimizers, differ in their
                 parameters, or one has left the loop alone.
+            GroupError: If that formation was given up.
         """
         session = self._session
         group = session.need_membership("a step").group
@@ -381,16 +382,24 @@ class Backward:
             raise RuntimeError(name_different_acts(group, session.acted(), session.position.step) + doubt())
         if self._check is not None and not agreement.same_check:
             self._refuse_differences(group, self._check, doubt)
+        if agreement.stop:
+            return
+        if agreement.left_loop:
+            if agreement.left_loop != group.world_size:
+                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
+            return
+        halts = session.checkpoints is not None and agreement.halt  # the job stops after this step
+        if agreement.formation is not None and not halts:
+            self._resizer.agree(agreement.formation)
+
+    def _accept(self, agreement: Agreement) -> bool:
+        """Acts on what the ranks agreed on; returns whether the step counts."""
+        session = self._session
         self._check = None
         if agreement.stop:
             session.end_training()
-        elif agreement.left_loop:
-            if agreement.left_loop != group.world_size:
-                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
-        elif session.checkpoints is not None and session.checkpoints.agree(agreement):
-            pass  # the job stops after this step: no other generation begins
-        elif agreement.formation is not None:
-            self._resizer.agree(agreement.formation)
+        elif not agreement.left_loop and session.checkpoints is not None:
+            session.checkpoints.agree(agreement)
         dropped = bool(agreement.stop or agreement.left_loop)
         if dropped:
             session.reduced(NextAction.STOPPED if agreement.stop else NextAction.LEFT)

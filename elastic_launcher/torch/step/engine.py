@@ -43,7 +43,7 @@ from elastic_launcher.torch.statistical_epochs import count_rest, count_step, is
 from elastic_launcher.torch.step.autoscale import announce, check_loop, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
 from elastic_launcher.torch.step.phases import Phases
-from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
+from elastic_launcher.torch.step.prepare import refuse_sharded_late, warn_of_unprepared_schedulers
 from elastic_launcher.torch.step.progress import Progress
 from elastic_launcher.torch.step.rehearsal import rehearse
 from elastic_launcher.torch.step.step_times import TimeReports
@@ -97,6 +97,7 @@ class StepEngine:
             raise RuntimeError("no optimizer was prepared: call job.prepare(model, optimizer) before the training loop")
         self.phases.begin_loop()
         self._resizer.begin_loop(data)
+        refuse_sharded_late(session)
         warn_of_unprepared_schedulers(session)
         if session.course.is_ahead(session.position):
             return False

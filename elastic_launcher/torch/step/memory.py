@@ -30,8 +30,16 @@ FIXED = (
 )
 
 
+OF_NODE = (
+    "the ranks of a node share one model, and run the same micro-batches: none of them can do its own again in smaller "
+    "ones. Lower max_batch_per_gpu"
+)
+
+
 def advice(session: Session) -> str:
     """Returns what to do where a micro-batch does not fit into memory, and there can't be a smaller one."""
+    if session.shards is not None:
+        return OF_NODE
     return FIXED if session.virtual_ranks else ADVICE
 
 
@@ -53,7 +61,7 @@ def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) ->
     """
     size, now = micro.piece[2], session.max_micro_batch
     smaller = max(session.least_micro_batch, micro.fits, size // 2)
-    if session.virtual_ranks or smaller >= min(size, now):
+    if session.virtual_ranks or session.shards is not None or smaller >= min(size, now):
         return False
     note_limit(session, size, smaller, leaves=leaves)
     return True

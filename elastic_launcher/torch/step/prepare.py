@@ -24,8 +24,9 @@ from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.grad_scaler import forget_all, has_work
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.session import LEAVE_OUT
-from elastic_launcher.torch.shard.model import is_sharded_model, set_up
+from elastic_launcher.torch.shard.model import HOW, drop_gathered, is_sharded_model, named_parameters, set_up
 from elastic_launcher.torch.shard.node import find_node
+from elastic_launcher.torch.shard.tensors import is_sharded
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.step.learning_rate import scaled
 
@@ -99,6 +100,27 @@ def _share_model(session: Session, model: nn.Module) -> None:
         session.member.formations.shards = session.shards.size
     elif session.membership is not None:  # one node, by plain torchrun
         session.membership.group.set_replicas(Group("one node", 0, 1))
+
+
+def refuse_sharded_late(session: Session) -> None:
+    """Refuses models that were sharded after they were prepared, and optimizers that were made before.
+
+    Raises:
+        TypeError: For one.
+    """
+    if session.shards is None:
+        if any(map(is_sharded_model, session.models)):
+            raise TypeError(f"a model was sharded after job.prepare: {HOW}")
+        return
+    known = {id(parameter) for model in session.models for _, parameter in named_parameters(model)}
+    for number, optimizer in enumerate(session.state.optimizers):
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if parameter.requires_grad and id(parameter) not in known and not is_sharded(parameter):
+                raise TypeError(
+                    f"optimizer {number} ({type(optimizer).__name__}) has a parameter of no prepared model, shaped "
+                    f"{tuple(parameter.shape)}: fully_shard puts other parameters in the place of a model's own. Make "
+                    "the optimizer after it, of model.parameters() alone"
+                )
 
 
 def check_replaced(session: Session) -> None:
@@ -175,6 +197,8 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             with scaled(session, optimizer):
                 result = _act(session, act, **arguments)
             session.reducer.stepped()
+            if session.shards is not None:
+                drop_gathered(session.models)
             return result
         if micro is not None and not session.sync_gradients:
             session.reducer.refuse_stray([p for group in optimizer.param_groups for p in group["params"]])

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from elastic_launcher.batch import Share, share, share_of_node
 from elastic_launcher.batch_schedule import StepSamples
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import EVALUATE, REDUCE
 from elastic_launcher.torch.data.micro_batches import pieces_of
 from elastic_launcher.torch.membership.membership import Division
+from elastic_launcher.torch.shard.model import drop_gathered
 from elastic_launcher.virtual_ranks import Block, OrderedSum
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ def _evaluate_share(
     rows: dict[str, torch.Tensor] = {}
     with rng.preserve():
         for one in session.divisions(whole):
-            rng.seed_all(rng.step_seed(session.seed, session.step, one.rank), session.device)
             for name, value in _sum_up(session, one, check, fn, loader).items():
                 rows.setdefault(name, value.new_zeros(session.virtual_ranks, *value.shape))
                 if one.rank < one.ranks:
@@ -107,24 +106,20 @@ def each_batch(
     """Yields the batches of a rank's share of a data set in order: each with how many samples it has, and whether they
     count. A rank without a share gets some that don't.
 
-    ``check`` raises `GroupError` if a peer was lost; ranks that share a model learn of that together, afterwards.
+    Each virtual rank has its own random numbers. ``check`` raises `GroupError` if a peer was lost; ranks that share a
+    model learn of that together, afterwards.
     """
-    mine = _share(session, loader.size, division)
+    if session.virtual_ranks:
+        rng.seed_all(rng.step_seed(session.seed, session.step, division.rank), session.device)
+    mine = session.divided(loader.size, session.limited(session.max_batch_per_gpu), division)
     pieces = pieces_of(0, StepSamples(0, loader.size), [mine])
     for number, (piece, samples) in enumerate(zip(pieces, mine.micro_batches or (0,), strict=True)):
         if session.shards is None:
             check()
         loader.want(pieces[number : number + loader.ahead + 1])
         yield loader.take(piece), piece[2], samples > 0
-
-
-def _share(session: Session, size: int, division: Division) -> Share:
-    if division.rank >= division.ranks:  # none of the virtual ranks
-        return Share(size, ())
-    most = session.limited(session.max_batch_per_gpu)
-    if session.shards is not None and division.ranks % session.shards.size == 0:
-        return share_of_node(size, most, division.ranks, division.rank, session.shards.size)
-    return share(size, most, division.ranks, division.rank)
+    if session.shards is not None:
+        drop_gathered(session.models)
 
 
 def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, Number]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -35,6 +36,19 @@ def digest(*states: dict[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
+class Drawn:
+    """A number that the script draws after a step, and uses in the next one."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def state_dict(self) -> dict[str, float]:
+        return vars(self).copy()
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        vars(self).update(state)
+
+
 def main() -> None:
     job = elastic.init(24, 4, seed=5, deterministic=int(os.environ.get("VIRTUAL", OPTIONS["virtual"])))
     torch.manual_seed(3)
@@ -50,6 +64,8 @@ def main() -> None:
     draws = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(SAMPLES, 8, generator=draws), torch.randint(0, 3, (SAMPLES,), generator=draws))
     model, optimizer = job.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    drawn = Drawn()
+    job.register("drawn", drawn)
     loader = job.dataloader(data, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
 
     def loss_of(x: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
@@ -67,10 +83,11 @@ def main() -> None:
         for _ in job.epochs(10**6):
             for x, y in loader:
                 time.sleep(OPTIONS["pace"])
-                job.backward(loss_of(x, y))
+                job.backward(loss_of(x, y) * drawn.value)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 if job.sync_gradients:
+                    drawn.value = 0.5 + random.random()
                     moments = {
                         f"{number}.{name}": value
                         for number, state in enumerate(optimizer.state.values())

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 import elastic_launcher.integrations.accelerate as elastic
 from tests.support.accelerate_loop import BATCH, build, data
+from tests.support.thread_group import run_ranks, thread_job
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,8 @@ def test_calls_that_mean_a_fixed_place(job: Any) -> None:
     for method in (accelerator.on_process, accelerator.on_local_process):
         with pytest.raises(RuntimeError, match=f"{method.__name__}: another process may have that rank"):
             method(process_index=2)
+
+
+def test_a_deterministic_job_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"init\(deterministic=2\): Accelerate was not tried"):
+        run_ranks(1, lambda group: elastic.ElasticAccelerator(thread_job(group, BATCH, BATCH, virtual_ranks=2)))

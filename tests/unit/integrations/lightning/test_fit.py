@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.integrations.lightning import ElasticStrategy
+from elastic_launcher.integrations.lightning.state import TrainerState
 from tests.support.lightning_modules import (
     BATCH,
     MICRO,
@@ -171,6 +172,17 @@ def test_a_second_fit_goes_on(tmp_path: Path) -> None:
         return module, [[trainer.current_epoch, trainer.global_step]]
 
     assert_same(twice("ours", strategy()), twice("plain", "auto"))
+
+
+def test_the_steps_of_a_fit_that_is_over_end_no_other_one(tmp_path: Path) -> None:
+    """A process that joins another `fit` gets the state of this one, too."""
+    ours = strategy()
+    trainer = make_trainer(tmp_path, 2, strategy=ours, max_steps=18)
+    trainer.fit(Classifier(), **data("adam"))
+    assert trainer.global_step == 18 and trainer.current_epoch == 2
+    (kept,) = (one for one in ours.job._session.state.registered.values() if isinstance(one, TrainerState))
+    kept.load_state_dict(kept.state_dict())
+    assert ours.job._session.stop_reason is None
 
 
 def test_validate_gives_what_lightning_gives(tmp_path: Path) -> None:

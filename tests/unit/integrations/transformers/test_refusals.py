@@ -12,6 +12,7 @@ from transformers import Trainer
 
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.torch import Job
+from tests.support.thread_group import run_ranks, thread_job
 from tests.support.transformers_models import BATCH, MICRO, make
 
 
@@ -111,3 +112,9 @@ def test_transformers_does_not_see_the_other_ranks(monkeypatch: pytest.MonkeyPat
     job = elastic.init(BATCH, MICRO)
     assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE"} & set(os.environ)
     assert make("classes", tmp_path, elastic.ElasticTrainer, job=job).args.world_size == 1
+
+
+def test_a_deterministic_job_is_refused(tmp_path: Path) -> None:
+    deterministic = run_ranks(1, lambda group: thread_job(group, BATCH, MICRO, virtual_ranks=2))[0]
+    with pytest.raises(ValueError, match=r"init\(deterministic=2\): Hugging Face's Trainer was not tried"):
+        make("classes", tmp_path, elastic.ElasticTrainer, job=deterministic)

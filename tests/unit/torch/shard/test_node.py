@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.formations import Formations
 from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.membership.reconcile import At
@@ -66,11 +67,17 @@ class Seen:
     def __init__(self, *numbers: int) -> None:
         self.coming = [formation(number) for number in numbers]
         self.given_up: list[int] = []
+        self.taken: list[int] = []
 
-    def wait_for(self, wanted: Any, prepare: Any) -> Formation:
+    def wait_for(self, wanted: Any, prepare: Any = lambda formation: None, *, takes: bool = True) -> Formation:
         while not wanted(found := self.coming.pop(0)):
             pass
+        if takes:
+            self.take(found.number)
         return found
+
+    def take(self, number: int) -> None:
+        self.taken.append(number)
 
     def give_up(self, one: Formation, error: object) -> None:
         self.given_up.append(one.number)
@@ -93,13 +100,13 @@ def session_of(group: ThreadGroup, formations: Seen) -> Any:
 
 
 def test_ranks_that_see_different_formations_take_the_same_one() -> None:
-    def play(group: ThreadGroup) -> tuple[int, list[bool]]:
+    def play(group: ThreadGroup) -> tuple[int, list[int], list[bool]]:
         seen = [Seen(5, 6, 7), Seen(7)][group.rank]
         all_of_them = list(seen.coming)
         found = Resizer(session_of(group, seen)).wait_for_formation(lambda one: True)
-        return found.number, [one.group.is_cut for one in all_of_them if one.group is not None]
+        return found.number, seen.taken, [one.group.is_cut for one in all_of_them if one.group is not None]
 
-    assert run_ranks(RANKS, play) == [(7, [True, False, False]), (7, [False])]
+    assert run_ranks(RANKS, play) == [(7, [7], [True, False, False]), (7, [7], [False])]
 
 
 class Entering(Resizer):
@@ -132,19 +139,25 @@ def test_a_rank_is_admitted_only_with_all_of_its_node() -> None:
     assert run_ranks(RANKS, play) == [(True, [1], [[1]]), (True, [1], [])]  # the group is cut before it is dropped
 
 
+def job_of_node(group: ThreadGroup, nodes: Exchange) -> tuple[Job, nn.Module, torch.optim.Optimizer]:
+    """Returns a job whose ranks are those of one node, with a small model."""
+    nodes.turn = group._exchange.turn
+    job = thread_job(group, 4, 2)
+    model = nn.Linear(1, 1)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    job._session.shards = node_of(ThreadGroup(nodes, group.rank))
+    return job, model, optimizer
+
+
 def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = Exchange(RANKS)
 
     def play(group: ThreadGroup) -> str:
-        nodes.turn = group._exchange.turn
-        job = thread_job(group, 4, 2)
-        model = nn.Linear(1, 1)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        job._session.shards = node_of(ThreadGroup(nodes, group.rank))
+        job, model, optimizer = job_of_node(group, nodes)
 
-        def accept(*_: Any) -> bool:
+        def give_up(*_: Any) -> None:
             raise GroupError("formation 3 was given up")
 
         def recover(error: Exception, at: At) -> Any:
@@ -152,7 +165,7 @@ def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
 
         monkeypatch.setattr(job._engine.recovery, "recover", recover)
         if group.rank == 1:
-            monkeypatch.setattr(job._engine._backward, "_accept", accept)
+            monkeypatch.setattr(job._engine._backward, "_check_agreement", give_up)
         try:
             for x in job.dataloader(TensorDataset(torch.ones(4, 1))):
                 job.backward(model(x[0]).mean())
@@ -162,6 +175,38 @@ def test_a_step_that_breaks_when_it_is_accepted_breaks_on_all_ranks_of_the_node(
         return "went on"
 
     assert run_ranks(RANKS, play) == ["another rank of this node has lost a peer", "formation 3 was given up"]
+
+
+def test_a_step_that_breaks_on_one_rank_has_nothing_saved_on_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks would ask each other different numbers of times from then on."""
+    nodes = Exchange(RANKS)
+    agreed: list[int] = []
+
+    def play(group: ThreadGroup) -> None:
+        job, model, optimizer = job_of_node(group, nodes)
+        job._session.checkpoints = SimpleNamespace(  # type: ignore[assignment]
+            note_data=lambda data: None,
+            doubt=str,
+            wishes=lambda: (True, False),
+            agree=lambda agreement: agreed.append(group.rank),
+        )
+
+        def finish_sending() -> None:
+            if group.rank == 1:
+                raise GroupError("a peer was lost")
+
+        def recover(error: Exception, at: At) -> Any:
+            raise error
+
+        monkeypatch.setattr(job._engine.recovery, "recover", recover)
+        monkeypatch.setattr(job._engine._backward._resizer, "finish_sending", finish_sending)
+        with pytest.raises(GroupError, match="lost"):
+            for x in job.dataloader(TensorDataset(torch.ones(4, 1))):
+                job.backward(model(x[0]).mean())
+                optimizer.step()
+
+    run_ranks(RANKS, play)
+    assert agreed == []
 
 
 def test_a_loss_that_does_not_count_is_refused_where_it_would_spoil_the_gradient_of_the_node() -> None:
@@ -238,3 +283,14 @@ def test_the_nodes_of_a_job_have_groups_of_their_own_in_its_one_store(monkeypatc
     assert made == [("gloo", 1, 2)] * 2
     assert [job.get(f"elastic-launcher/node/{node}/key") for node in (2, 3)] == [b"of rank 1"] * 2
     assert not job.check(["key"])
+
+
+def test_the_plan_of_a_sharded_model_is_the_nodes() -> None:
+    def play(group: ThreadGroup) -> list[tuple[int, ...]]:
+        job = thread_job(group, 9, 2)
+        job._session.shards = SimpleNamespace(size=2)  # type: ignore[assignment]
+        return [one.micro_batches for one in job.plan.shares]
+
+    found = run_ranks(4, play)[0]
+    assert [len(one) for one in found] == [2, 2, 1, 1]  # both ranks of a node have as many
+    assert sum(map(sum, found)) == 9

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from elastic_launcher.checkpoint import Mark, find_newest
+from elastic_launcher.checkpoint.shards import read_shards
 from elastic_launcher.torch.shard.part_files import write_when_asked
 from elastic_launcher.torch.shard.tensors import as_shard, is_sharded, local, rows_of
 from elastic_launcher.torch.state.checkpoint_writer import load
@@ -75,28 +77,30 @@ def tensors_of(state: TrainingState) -> list[torch.Tensor]:
     return [*state.models[0].parameters(), *moments]
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[Path, Any]:
-    """A checkpoint of a node of two, whose last rank has an empty part."""
+def save(folder: Path, train: Callable[[TrainingState], None] = step) -> tuple[Path, Any]:
+    """Saves a checkpoint of a node of two, whose last rank has an empty part."""
     boxes: list[queue.Queue[bytes]] = [queue.Queue() for _ in range(WRITERS)]
+    outcome, another = Outcome(folder), Outcome(folder)
     with on_node(1, WRITERS):
         other = build(0)
-        step(other)
-        captured = other.capture()
-        parts = [captured.tensors[number].clone() for number in other.parts(captured.header)]
-    writer = Thread(target=write_when_asked, args=(Node(1, boxes), parts))
-    writer.start()
-    outcome = Outcome(tmp_path)
+        train(other)
+        another.saver.assist(other, Node(1, boxes))  # type: ignore[arg-type]
     with on_node(0, WRITERS):
         first = build(0)
-        step(first)
+        train(first)
         outcome.saver.save(first, POSITION, JOB, Mark(1, 1, 21), 2, node=Node(0, boxes))  # type: ignore[arg-type]
         outcome.saver.wait()
-    writer.join()
+    another.saver.wait()
     assert not outcome.failed and len(outcome.saved) == 1
-    found = find_newest(tmp_path)
+    found = find_newest(folder)
     assert found.folder is not None and found.manifest is not None
     return found.folder, found.manifest
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, Any]:
+    """A checkpoint of a node of two."""
+    return save(tmp_path)
 
 
 def whole() -> list[torch.Tensor]:
@@ -115,6 +119,50 @@ def test_each_rank_of_a_node_of_any_size_reads_its_rows(saved: tuple[Path, Any],
                 rows = rows_of(tensor, len(wanted))
                 assert is_sharded(tensor) and torch.equal(local(tensor).detach(), wanted[rows.start : rows.stop])
             step(state)
+
+
+def test_no_rank_reads_a_part_without_a_row_of_its_own(
+    saved: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[int] = set()
+
+    def note(*arguments: Any) -> Iterator[tuple[int, torch.Tensor]]:
+        for number, tensor in read_shards(*arguments):
+            read.add(number)
+            yield number, tensor
+
+    monkeypatch.setattr("elastic_launcher.torch.state.checkpoint_writer.read_shards", note)
+    folder, manifest = saved
+    with on_node(1, WRITERS):
+        load(folder, manifest, build(seed=1))
+    parts = [entries for _, _, entries in json.loads((folder / "state.json").read_text())["parts"]]
+    assert not read & {first for first, _ in parts}
+    assert {last for _, last in parts if manifest.tensors[last].shape[0]} <= read
+
+
+def test_two_names_of_one_memory_are_written_once_and_both_read(tmp_path: Path) -> None:
+    def train(state: TrainingState) -> None:
+        step(state)
+        for values in state.optimizers[0].state.values():
+            values["again"] = values["exp_avg"]
+
+    folder, manifest = save(tmp_path, train)
+    with safe_open(folder / "part1-00001.safetensors", framework="pt") as file:
+        assert len(file.keys()) == 2 * 3 + 2 * 4  # empty parts share nothing
+    with on_node(0, 1):
+        state = build(seed=1)
+        load(folder, manifest, state)
+        for values in state.optimizers[0].state.values():
+            assert torch.equal(local(values["again"]), local(values["exp_avg"]))
+
+
+def test_a_renamed_layer_is_named(saved: tuple[Path, Any]) -> None:
+    with on_node(0, WRITERS):
+        model = nn.Sequential(OrderedDict(first=nn.Linear(4, 5), last=nn.Linear(5, 1))).double()
+        fully_shard(model)
+        state = TrainingState([model], [torch.optim.AdamW(model.parameters(), lr=0.1)])
+        with pytest.raises(StateMismatch, match=r"parameter first\.weight is only on this rank"):
+            load(*saved, state)
 
 
 def test_a_model_that_is_not_sharded_reads_all(saved: tuple[Path, Any]) -> None:
@@ -181,3 +229,16 @@ def test_a_rank_that_has_no_memory_for_its_copy_says_so(tmp_path: Path) -> None:
     outcome.saver.wait()
     assert "memory" in json.loads(boxes[0].get(timeout=30))["error"][0]
     assert not list(tmp_path.glob("part*"))
+
+
+def test_a_rank_that_can_not_write_for_another_reason_answers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_shards(*arguments: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("elastic_launcher.torch.shard.part_files.write_shards", write_shards)
+    boxes: list[queue.Queue[bytes]] = [queue.Queue() for _ in range(WRITERS)]
+    boxes[1].put(str(tmp_path).encode())
+    write_when_asked(Node(1, boxes), [torch.ones(1)])  # type: ignore[arg-type]
+    assert json.loads(boxes[0].get(timeout=30)) == {"error": ["MemoryError: no room"]}

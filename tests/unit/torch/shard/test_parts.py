@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -288,10 +288,51 @@ def test_what_is_registered_travels_whole_or_not_at_all(rank: int) -> None:
         TrainingState().register("average", model)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weight: weight.new_zeros(5),
+        lambda weight: DTensor.from_local(torch.zeros(5, 4), weight.device_mesh, [Replicate()], run_check=False),
+    ],
+    ids=["shape", "placements"],
+)
+def test_an_optimizers_state_that_is_divided_in_another_way_is_refused_by_its_path(rank: int, make: Any) -> None:
+    model, optimizer = build()
+    step(model, optimizer)
+    weight = model[0].weight
+    optimizer.state[weight]["own"] = make(weight.detach())
+    with pytest.raises(
+        TypeError, match=r"^optimizer\[0\]\.state\['0\.weight'\]\.own: a sharded tensor is carried only"
+    ):
+        TrainingState([model], [optimizer]).capture()
+
+
+def test_sharded_tensors_that_come_later_are_refused_by_their_path(rank: int) -> None:
+    model, optimizer = build()
+    average = Holds({})
+    state = TrainingState([model], [optimizer])
+    state.register("average", average)
+    state.capture()
+    sharded = {"weight": model[0].weight.detach()}
+    average.state = sharded
+    with pytest.raises(TypeError, match=r"^average\.weight: a sharded tensor is carried only as a parameter"):
+        state.capture()
+    average.state = {}
+    state.user["average"] = sharded
+    with pytest.raises(
+        TypeError, match=r"^job\.state\.average\.weight: a sharded tensor is carried only as a parameter"
+    ):
+        state.capture()
+    state.user.clear()
+    optimizer.param_groups[0]["average"] = sharded
+    with pytest.raises(TypeError, match=r"^optimizer\[0\]\.param_groups\[0\]\.average\.weight: a sharded tensor is"):
+        state.capture()
+
+
 def test_only_sharded_tensors_are_parts(rank: int) -> None:
     weight = build()[0][0].weight
     value = {"part": 3, "list": ["part", 1], "inner": {"a": weight}, "pair": (weight, 2), "deque": deque([weight, 5])}
-    skeleton, tensors = encode(value, "value")
+    skeleton, tensors = encode(value, "value", like=weight)
     assert list(part_numbers(skeleton)) == [0, 1, 2] and len(tensors) == 3
     TrainingState().register("numbers", Holds({"part": 3}))  # a name of the script's own
 

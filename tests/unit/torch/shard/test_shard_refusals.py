@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
@@ -16,14 +15,7 @@ from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.shard.node import find_node
 from tests.support.thread_group import run_ranks, thread_job
 
-
-@pytest.fixture(autouse=True)
-def node_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch's own default group, of a node with one rank."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("node_of_one")
 
 
 def job_alone() -> Job:
@@ -43,6 +35,24 @@ def scaler() -> torch.amp.GradScaler:
 def finds_its_limit(job: Job) -> None:
     job._session.finds_limit = True
     job.prepare(sharded())
+
+
+def sharded_late(job: Job) -> None:
+    model = job.prepare(nn.Linear(2, 1))
+    fully_shard(model)
+    train(job, job.prepare(torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
+def optimizer_made_before(job: Job) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fully_shard(model)
+    train(job, job.prepare(model, optimizer)[1])
+
+
+def train(job: Job, optimizer: torch.optim.Optimizer) -> None:
+    for _ in job.dataloader(TensorDataset(torch.ones(4, 2))):
+        raise AssertionError("it began to train")
 
 
 def has_virtual_ranks(job: Job) -> None:
@@ -67,6 +77,8 @@ def measures_noise_later(job: Job) -> None:
         (lambda job: job.prepare(sharded(), nn.Linear(2, 1)), "shard all of them by fully_shard"),
         (lambda job: job.prepare(sharded(), scaler()), "a GradScaler is not supported with a sharded model"),
         (lambda job: job.prepare(scaler(), sharded()), "a GradScaler is not supported with a sharded model"),
+        (sharded_late, "a model was sharded after job.prepare: call fully_shard"),
+        (optimizer_made_before, r"Make the optimizer after it, of model\.parameters\(\) alone"),
         (has_virtual_ranks, "deterministic= is not supported with a sharded model"),
         (finds_its_limit, 'max_batch_per_gpu="auto" is not supported with a sharded model'),
         (measures_noise, "an adaptive batch is not supported with a sharded model"),
@@ -102,4 +114,16 @@ def test_a_group_of_several_nodes_is_no_node(monkeypatch: pytest.MonkeyPatch) ->
         "elastic_launcher.torch.collectives.group.Group.all_gather_bytes", lambda group, mine: next(names)
     )
     with pytest.raises(TypeError, match=r"make it by elastic\.init_node_group"):
+        find_node(lambda reason: None)
+
+
+def test_a_group_that_was_not_made_for_the_node_is_refused_by_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTIC_NODE", "1")
+    with pytest.raises(TypeError, match=r"not made for this node alone; make it by elastic\.init_node_group"):
+        find_node(lambda reason: None)
+
+
+def test_several_nodes_of_plain_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(TypeError, match=r"has 1 ranks, and this node 2; .* under plain torchrun .* trains on one"):
         find_node(lambda reason: None)

@@ -283,3 +283,74 @@ def test_a_micro_batch_that_does_not_fit_is_not_divided() -> None:
     with pytest.raises(torch.OutOfMemoryError) as raised:
         train(1, step=too_large)
     assert "micro-batches of fixed sizes" in raised.value.__notes__[0]
+
+
+class Keeping(nn.Module):
+    """A linear model with a buffer that its forward passes change."""
+
+    def __init__(self, kept: torch.Tensor, write: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear, self.write = nn.Linear(FEATURES, 3), write
+        self.register_buffer("kept", kept)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.write(self.kept, x)
+        return self.linear(x)
+
+
+def test_a_whole_number_that_may_fall_is_that_of_the_virtual_ranks_with_samples() -> None:
+    """A place in a ring, say: what a rank without virtual ranks had before the step may be larger."""
+
+    def model() -> nn.Module:
+        return Keeping(torch.tensor(7), lambda kept, x: kept.copy_((kept + len(x)) % 10))
+
+    wanted = train(1, model=model)[0]
+    for world_size in (3, 5):
+        for found in train(world_size, model=model):
+            assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_booleans_that_a_forward_pass_changes_are_refused(world_size: int) -> None:
+    with pytest.raises(RuntimeError, match="the buffer kept, whose booleans are not put back between the virtual"):
+        train(world_size, model=lambda: Keeping(torch.tensor(False), lambda kept, x: kept.fill_(True)))
+
+
+def test_a_buffer_whose_shape_follows_the_batch_is_refused_by_its_name() -> None:
+    def write(kept: torch.Tensor, x: torch.Tensor) -> None:
+        kept.resize_(len(x))
+
+    with pytest.raises(RuntimeError, match=r"the buffer kept was float32\[1\] when the step began"):
+        train(1, model=lambda: Keeping(torch.zeros(1), write))
+
+
+def test_a_buffer_without_elements_is_left_alone() -> None:
+    def model() -> nn.Module:
+        return Keeping(torch.zeros(0, dtype=torch.float16), lambda kept, x: None)
+
+    wanted = train(1, model=model)[0]
+    for found in train(2, model=model):
+        assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_memory_for_sums_does_not_grow_with_the_steps(world_size: int) -> None:
+    """With a batch of 4, two of four virtual ranks have no samples in any step."""
+
+    def body(group: ThreadGroup) -> list[int]:
+        job = thread_job(group, 4, MOST, virtual_ranks=VIRTUAL)
+        model = build()
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.02))
+        sizes = []
+        for x, y in job.dataloader(TensorDataset(X, Y)):
+            plain(job, model, x, y)
+            optimizer.step()
+            ordered = job._session.ordered
+            if job.sync_gradients and ordered is not None:
+                sizes.append(len(ordered._spare))
+        return sizes
+
+    for sizes in run_ranks(world_size, body):
+        assert len(sizes) > 10 and max(sizes) <= 3
