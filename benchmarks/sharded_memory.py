@@ -21,9 +21,9 @@ from benchmarks.peer_torchrun import end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "sharded_train.py"
 RANKS = 2  # of a node
-LAYERS, WIDTH, TINY = 16, 512, 8
+LAYERS, WIDTH, TINY = 8, 720, 8
 PART = LAYERS * 12 * WIDTH**2 * 4 / RANKS  # bytes of parameters, but for the small ones
-STEPS = 8
+STEPS = 6
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back at once
 
 
@@ -64,7 +64,7 @@ def ours(width: int, save_every: int) -> int:
     """Returns the most memory of a rank of ours."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        saves = ("--checkpoint-every", f"{save_every} steps") if save_every else ()
+        saves = ("--checkpoint-every", f"{save_every or 10 * STEPS} steps")
         arguments = ("--nodes", "2:2", "--nproc-per-node", str(RANKS), *saves)
         options = options_of(width, 2, save_every)
         with launched(*arguments, "--", SCRIPT, "ours", folder, options, environment=MALLOC) as job:
