@@ -65,7 +65,7 @@ format: $(STAMP) ## let ruff format and sort
 	$(BIN)/ruff check --fix .
 
 bench: $(STAMP) ## every benchmark that needs no cluster, one after another
-	@set -e; for file in benchmarks/sampling.py benchmarks/overhead.py benchmarks/bitwise.py benchmarks/resize.py benchmarks/respawn.py benchmarks/hint_latency.py benchmarks/failure.py benchmarks/checkpoint.py benchmarks/peers.py benchmarks/fronts.py benchmarks/allocation.py benchmarks/quota_round.py benchmarks/throughput_fit.py benchmarks/noise.py benchmarks/adaptive.py; do echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
+	@set -e; for file in benchmarks/sampling.py benchmarks/overhead.py benchmarks/bitwise.py benchmarks/resize.py benchmarks/respawn.py benchmarks/hint_latency.py benchmarks/failure.py benchmarks/checkpoint.py benchmarks/sharded.py benchmarks/sharded_overhead.py benchmarks/sharded_memory.py benchmarks/peers.py benchmarks/fronts.py benchmarks/allocation.py benchmarks/quota_round.py benchmarks/throughput_fit.py benchmarks/noise.py benchmarks/adaptive.py; do echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
 
 soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave anything (resumable: ARGS="--from 40")
 	$(BIN)/python -m tests.soak $(ARGS)

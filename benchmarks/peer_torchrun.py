@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 def torchrun_agent(
-    port: int, folder: Path, script: Path, arguments: Sequence[str], nodes: str, *, host: bool
+    port: int, folder: Path, script: Path, arguments: Sequence[str], nodes: str, *, host: bool, ranks: int = 1
 ) -> subprocess.Popen[bytes]:
     """Starts the agent of one node.
 
@@ -36,9 +36,10 @@ def torchrun_agent(
         arguments: The script's further arguments.
         nodes: MIN:MAX.
         host: Whether the store is in this agent.
+        ranks: Of this node.
     """
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"),
+        *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={ranks}"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=peer", "--max-restarts=9"),
         *("--local-addr=127.0.0.1", f"--rdzv-conf={SETTINGS},is_host={int(host)}", f"--log-dir={folder / 'logs'}"),
         *(str(script), "peer", str(folder), *arguments),

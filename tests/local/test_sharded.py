@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from elastic_launcher.config import ExitCode
 from tests.support.launches import Launcher, assert_no_process, launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
+from tests.support.scripts.shard_memory import MODEL_BYTES
 from tests.support.scripts.shard_train import SEED, Options, Texts, Transformer, loss_of, model_as_built, optimizer_of
 from tests.support.step_indices import step_indices
 
@@ -182,3 +185,25 @@ def test_a_checkpoint_loads_on_nodes_of_another_size(before: int, after: int, tm
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert assert_plain_training(options, job) > saved
+
+
+@pytest.mark.thorough
+def test_no_rank_has_more_of_the_model_than_under_fsdp_alone(tmp_path: Path) -> None:
+    script = SCRIPTS / "shard_memory.py"
+    environment = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back at once
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*torchrun, script, "fsdp", tmp_path], env=os.environ | environment, check=True, timeout=LONG)
+    hints = tmp_path / "hints.json"
+    allow(hints, 2)
+    arguments = ("--nodes", "1:2", "--nproc-per-node", "2", "--hints", hints, "--checkpoint-every", "1000000 steps")
+    with launched(*arguments, "--", script, "job", tmp_path, cwd=tmp_path, environment=environment) as job:
+        formed(job, 2, 0)
+        allow(hints, 4)
+        begun = formed(job, 4, 1)["first_step"]
+        job.events.wait("progress", lambda event: event["step"] > begun, LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    alone, grown = ([int(file.read_text()) for file in tmp_path.glob(f"{side}-*")] for side in ("fsdp", "job"))
+    part = MODEL_BYTES / 2
+    assert len(alone) == 2 and all(2 * part < one < 4 * part for one in alone), alone  # and two layers, gathered
+    assert len(grown) == 4 and all(one < max(alone) + part / 2 for one in grown), (grown, alone)

@@ -1,7 +1,8 @@
 """The gradient of one optimizer step: Σ weight·gradient ÷ Σ weight over all micro-batches of all ranks, in flat memory.
 
 The first micro-batch's gradients are copied into flat memory, later ones are added there by autograd itself; while the
-last one's backward pass runs, buckets that are complete are reduced (see `overlap`).
+last one's backward pass runs, buckets that are complete are reduced (see `overlap`). Those of a sharded model's parts
+are copied as they come (see `arriving_parts`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Sizes, Wire
 from elastic_launcher.torch.gradients import hooks
+from elastic_launcher.torch.gradients.arriving_parts import taken
 from elastic_launcher.torch.gradients.buckets import Bucket, Slot, make_layout, sizes_of
 from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.overlap import Overlap, record_order
@@ -181,7 +183,8 @@ class Reducer:
         slot = self.slot(call, only, owner)
         if slot.recording:
             record_order(slot)
-        self._run(loss, None)
+        with taken(slot, 1.0, counts=False):
+            self._run(loss, None)
         if slot.recording:
             self._overlap.learn_order(slot)
         for parameter in self._all:
@@ -244,7 +247,8 @@ class Reducer:
         if group is not None and group.world_size > 1:
             self._overlap.begin(slot, group, lambda bucket: self._gather_early(slot, bucket, factor, first))
         try:
-            self._run(loss, self._seed(loss, scale) if exact else None)
+            with taken(slot, factor, counts=counts):
+                self._run(loss, self._seed(loss, scale) if exact else None)
         finally:
             self._overlap.end()
             if not counts:
@@ -313,7 +317,7 @@ class Reducer:
         for index, parameter, view, place in members:
             grad = parameter.grad
             if grad is None:
-                if first:
+                if first and not slot.used[index]:
                     view.zero_()
                 continue
             parameter.grad = None

@@ -161,11 +161,11 @@ class StepTimer:
     def _time_outside(self, now: float) -> float:
         """Returns for how long the script has been in one collective operation of its own, by the looks so far.
 
-        Looks only where nothing has moved for long: a thread that runs may be about to take down what is looked at.
+        Looks only where nothing has moved for long: a thread that runs may be about to take down what is looked at. No
+        variable here holds all frames: this one is among them, and such a circle would keep the script's tensors.
         """
         idle = self._waiting_since is None and now - max(self._work_since, self.last or 0.0) >= LONG_WORK
-        frames = sys._current_frames() if idle else {}
-        call = own_collective(frames.get(threading.main_thread().ident or 0))
+        call = own_collective(sys._current_frames().get(threading.main_thread().ident or 0)) if idle else None
         if call is None:
             self._outside = None, now
             return 0.0

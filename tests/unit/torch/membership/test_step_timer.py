@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, cast
@@ -188,6 +191,26 @@ def test_who_moves_is_not_looked_at(clock: Clock, monkeypatch: pytest.MonkeyPatc
     assert looks == []
     pace.vitals()
     assert looks == [clock.now]
+
+
+def test_a_look_keeps_nothing_alive_of_what_the_script_had(clock: Clock) -> None:
+    """Among the variables of a training thread may be a whole layer's weights."""
+
+    def pass_of_a_model() -> weakref.ref[nn.Module]:
+        weights = nn.Linear(1, 1)
+        looking = threading.Thread(target=pace.vitals)
+        looking.start()
+        looking.join()
+        return weakref.ref(weights)
+
+    pace = settled(clock)
+    pace.begin_work([1])
+    clock.now += 2 * LONG_WORK
+    gc.disable()
+    try:
+        assert pass_of_a_model()() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_no_frame_any_more_is_in_no_operation() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -196,6 +197,62 @@ def test_micro_batches_without_samples_keep_what_the_other_ranks_of_the_node_add
     assert slot.used == [True, True, False, False] and slot.weight == 0
     found = {index: view for one in slot.layout.parts for index, view in zip(one.indices, one.views, strict=True)}
     assert [set(found[index].reshape(-1).tolist()) - {0.0} for index in (0, 1)] == [{5.0}, {2.0}]
+
+
+class Chain(nn.Module):
+    """Layers, of which a pass uses so many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, used: int) -> torch.Tensor:
+        """Returns a loss."""
+        for layer in self.layers[:used]:
+            x = torch.tanh(layer(x))
+        return x.square().mean()
+
+
+def chain() -> Chain:
+    """Returns such a model, each layer sharded by itself."""
+    torch.manual_seed(0)
+    model = Chain().double()
+    for module in (*model.layers, model):
+        fully_shard(module)
+    set_up(model)
+    return model
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["a rank", "a rank that joins"])
+@pytest.mark.filterwarnings("ignore:the parameter .* hook")
+def test_gradients_of_no_more_than_one_module_are_there_twice(rank: int, counts: bool) -> None:
+    model, plain = chain(), chain()
+    parameters = list(model.parameters())
+    reducer = Reducer(lambda: parameters, ModelBuffers(), CPU)
+    came: list[weakref.ref[torch.Tensor]] = []
+    alive = []
+
+    def look(part: torch.Tensor) -> None:
+        assert part.grad is not None
+        came.append(weakref.ref(part.grad))
+        alive.append(len({id(one()) for one in came} - {id(None)}))
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(look)
+    reducer.begin_step()
+    slot = reducer.slot(0, None, -1)
+    for used, scale in ((2, 0.25), (3, 0.75)):  # the third layer's gradients come with the second micro-batch
+        x = torch.randn(3, 4, dtype=torch.float64)
+        more = {"scale": scale, "weight": 1.0, "samples": 3, "group": None, "counts": counts}
+        loss = model(x, used)
+        reducer.accumulate(slot, loss, logged=loss, **more)
+        (plain(x, used) * scale).backward()
+    assert max(alive[:4]) == 1 and all(parameter.grad is None for parameter in parameters)
+    assert slot.used == [counts] * 6 + [False] * 2
+    found = {index: view for one in slot.layout.parts for index, view in zip(one.indices, one.views, strict=True)}
+    for index, parameter in enumerate(plain.parameters()):
+        wanted = local(parameter.grad) if counts and parameter.grad is not None else torch.zeros_like(found[index])
+        assert torch.equal(found[index], wanted)
 
 
 def test_the_passes_of_a_node_that_joins_leave_nothing(rank: int) -> None:
