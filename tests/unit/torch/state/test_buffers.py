@@ -153,6 +153,54 @@ def test_a_second_backward_may_run_through_the_graph_that_has_saved_a_buffer(kep
         assert torch.equal(model.kept, kept)
 
 
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_second_backward_does_not_read_what_the_first_one_has_averaged(tracked: bool) -> None:
+    """Its gradient would be that of no loss: the forward pass had this rank's own value."""
+
+    def write(net: Any, x: torch.Tensor) -> None:
+        net.kept.mul_(0.5).add_(x.abs().mean(0))
+
+    def body(group: ThreadGroup) -> None:
+        job, model = thread_job(group, 4, 2), models[group.rank]
+        model, *optimizers = job.prepare(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+        if tracked:
+            job.track([model.kept], op="mean")
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[:8])):
+                found = model(x) * model.kept
+                for loss, optimizer in zip((found.square().mean(), found.mean()), optimizers, strict=True):
+                    job.backward(loss, optimizer=optimizer, retain_graph=True)
+                for optimizer in optimizers:
+                    optimizer.step()
+
+    models = [Net(torch.ones(FEATURES, dtype=torch.float64), write) for _ in range(2)]
+    for model in models if tracked else ():
+        model._non_persistent_buffers_set.add("kept")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        run_ranks(2, body)
+
+
+def test_a_second_backward_may_run_after_a_batch_norms_statistics_were_averaged() -> None:
+    def body(group: ThreadGroup) -> torch.Tensor:
+        job, model = thread_job(group, 20, 10), models[group.rank]
+        model, *optimizers = job.prepare(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[:40])):
+                found = model(x)
+                for loss, optimizer in zip((found.square().mean(), found.mean()), optimizers, strict=True):
+                    job.backward(loss, optimizer=optimizer, retain_graph=True)
+                for optimizer in optimizers:
+                    optimizer.step()
+        return model.running_mean
+
+    models = [nn.BatchNorm1d(FEATURES).double() for _ in range(2)]
+    plain = nn.BatchNorm1d(FEATURES).double()
+    for x in X[:40].split(20):
+        plain(x)
+    for found in run_ranks(2, body):
+        torch.testing.assert_close(found, plain.running_mean, rtol=1e-12, atol=0.0)
+
+
 FALLING = [torch.tensor(9), torch.tensor(9, dtype=torch.uint8), torch.tensor(True)]
 """A place in a ring, say, or a flag that is taken down."""
 
