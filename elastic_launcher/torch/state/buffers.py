@@ -111,8 +111,6 @@ class ModelBuffers:
         for slot, buffer in buffer_slots(self._models):
             if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
                 slot.owner[slot.key] = buffer.resolve_conj().resolve_neg()
-            elif is_plain(buffer) and 0 in buffer.stride():  # expanded: its elements can't be written to one by one
-                slot.owner[slot.key] = buffer.contiguous()
             kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
             kind.append(slot)
 
@@ -121,7 +119,14 @@ class ModelBuffers:
         """Returns the buffers' memory: a write to it leaves a graph alone that has saved one (a mask, say); see
         `announced`.
         """
-        return [buffer.data for slot in slots if (buffer := slot.owner[slot.key]) is not None]
+        found = []
+        for slot in slots:
+            buffer = slot.owner[slot.key]
+            if buffer is not None and 0 in buffer.stride():  # expanded: its elements can't be written to one by one
+                slot.owner[slot.key] = buffer = buffer.contiguous()
+            if buffer is not None:
+                found.append(buffer.data)
+        return found
 
     def floating(self) -> list[torch.Tensor]:
         """Returns the averaged buffers as they are now, complex ones as pairs of real numbers."""

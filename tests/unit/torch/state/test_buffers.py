@@ -134,6 +134,17 @@ def test_a_buffer_whose_shape_follows_the_batch_is_refused(world_size: int) -> N
         trained(world_size, lambda: Net(torch.zeros(BATCH, FEATURES, dtype=torch.float64), write), max_batch=9)
 
 
+@pytest.mark.parametrize("value", [2.0, True])
+def test_a_forward_pass_may_put_an_expanded_tensor_in_a_buffers_place(value: float) -> None:
+    start = torch.zeros(2, 3, dtype=torch.tensor(value).dtype)
+
+    def write(net: Any, x: torch.Tensor) -> None:
+        net.kept = torch.tensor([value]).expand(2, 3)
+
+    for model in trained(2, lambda: Net(start.clone(), write)):
+        assert torch.equal(model.kept, torch.full_like(start, value))
+
+
 @pytest.mark.parametrize("kept", [torch.arange(4.0), torch.tensor([True, False, True, False])], ids=["scale", "mask"])
 def test_a_second_backward_may_run_through_the_graph_that_has_saved_a_buffer(kept: torch.Tensor) -> None:
     def body(group: ThreadGroup) -> nn.Module:
