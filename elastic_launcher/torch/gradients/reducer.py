@@ -7,6 +7,7 @@ are copied as they come (see `arriving_parts`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,6 +84,7 @@ class Reducer:
         self._averaged: list[Any] = []
         self._begun = False
         self._steps = 0  # since the parameters changed
+        self._calls = 1  # the most of a micro-batch so far
         self._hooked: set[int] = set()  # which were warned of
         self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
         self._overlap = Overlap()
@@ -151,6 +153,7 @@ class Reducer:
         ``owner`` is the number of the optimizer that these belong to, -1 for all.
         """
         self._lay_out()
+        self._calls = max(self._calls, call + 1)
         key = (call, owner)
         slot = self._slots.get(key)
         if slot is not None and only is not None and not same_objects(only, slot.only or ()):
@@ -402,8 +405,9 @@ class Reducer:
             weight, late = agreement.weight, bool(agreement.late)
             self.noise.read(slot, numbers[wire.HEAD :], count=count, weight=weight, late=late, alone=alone)
         if not alone:
-            read_riders(layout, self._buffers)
-        self._read_largest(most, agreement)
+            with self._buffers.announced() if self._calls > 1 else contextlib.nullcontext():
+                read_riders(layout, self._buffers)
+                self._read_largest(most, agreement)
         self._hand_over(slot, agreement.weight != 0)
         return agreement
 

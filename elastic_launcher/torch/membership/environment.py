@@ -133,9 +133,10 @@ def choose_device(local_rank: int, local_world_size: int) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         return torch.device("cpu")
-    if count < local_world_size:
+    ranks = max(local_world_size, local_rank + 1)  # what started them may not say how many they are
+    if count < ranks:
         raise RuntimeError(
-            f"this node has {local_world_size} ranks, and each sees {count} GPU{'s' * (count > 1)}: start at "
+            f"this node has {ranks} ranks, and each sees {count} GPU{'s' * (count > 1)}: start at "
             f"most {count} (--nproc-per-node), or train on the CPU, with CUDA_VISIBLE_DEVICES= before the command"
         )
     device = torch.device("cuda", local_rank)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import bit_sum, form, is_plain
@@ -17,11 +19,16 @@ _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.
 
 @dataclass(frozen=True, slots=True)
 class BufferSlot:
-    """The place of a buffer, by its key, among its module's; the name is for messages."""
+    """The place of a buffer, by its key, among its module's; the name is for messages.
+
+    Attributes:
+        is_saved: Whether a backward pass may read it: it reads no statistics that a norm's forward pass writes.
+    """
 
     name: str
     owner: dict[str, torch.Tensor | None]
     key: str
+    is_saved: bool
 
 
 def is_averaged(buffer: torch.Tensor) -> bool:
@@ -42,7 +49,8 @@ def buffer_slots(models: Sequence[nn.Module]) -> Iterator[tuple[BufferSlot, torc
             for name, buffer in list(module._buffers.items()):
                 if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
                     seen.add(id(buffer))
-                    yield BufferSlot(f"{path}.{name}" if path else name, module._buffers, name), buffer
+                    is_saved = not isinstance(module, _NormBase)
+                    yield BufferSlot(f"{path}.{name}" if path else name, module._buffers, name, is_saved), buffer
 
 
 class Snapshot:
@@ -103,15 +111,22 @@ class ModelBuffers:
         for slot, buffer in buffer_slots(self._models):
             if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
                 slot.owner[slot.key] = buffer.resolve_conj().resolve_neg()
-            elif is_plain(buffer) and 0 in buffer.stride():  # expanded: its elements can't be written to one by one
-                slot.owner[slot.key] = buffer.contiguous()
             kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
             kind.append(slot)
 
     @staticmethod
     def _resolve(slots: list[BufferSlot]) -> list[torch.Tensor]:
-        """Returns the buffers' memory: a write to it leaves a graph alone that has saved one (a mask, say)."""
-        return [buffer.data for slot in slots if (buffer := slot.owner[slot.key]) is not None]
+        """Returns the buffers' memory: a write to it leaves a graph alone that has saved one (a mask, say); see
+        `announced`.
+        """
+        found = []
+        for slot in slots:
+            buffer = slot.owner[slot.key]
+            if buffer is not None and 0 in buffer.stride():  # expanded: its elements can't be written to one by one
+                slot.owner[slot.key] = buffer = buffer.contiguous()
+            if buffer is not None:
+                found.append(buffer.data)
+        return found
 
     def floating(self) -> list[torch.Tensor]:
         """Returns the averaged buffers as they are now, complex ones as pairs of real numbers."""
@@ -169,6 +184,19 @@ class ModelBuffers:
                     slot.owner[slot.key] = torch.view_as_complex(copy.clone()) if complex_one else copy.clone()
             now = self.all()
         snapshot.put_back(now)
+
+    @contextlib.contextmanager
+    def announced(self) -> Iterator[None]:
+        """Has torch refuse backward passes that would read a value which is changed within: what they go through has
+        saved the buffer, or the tracked tensor, as it was.
+        """
+        slots = [slot for slot in self._averaged + self._whole if slot.is_saved]
+        saved = [buffer for slot in slots if (buffer := slot.owner[slot.key]) is not None] + self.tracked.tensors()
+        before = [tensor.detach().clone() for tensor in saved]
+        yield
+        for tensor, value in zip(saved, before, strict=True):
+            if not torch.equal(tensor, value):
+                torch.autograd.graph.increment_version(tensor)
 
     def at_step_begin(self) -> list[torch.Tensor]:
         """Returns the values that the averaged buffers had when the step began; 0 for those that have come since."""

@@ -6,7 +6,7 @@ the gradient; what an attempt at a step has changed is undone where that is drop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,12 +53,17 @@ class Tracked:
 
     def _now(self) -> dict[Key, torch.Tensor]:
         """Returns the memory of all of them, as of buffers: means, then sums, then largest values."""
-        found = {}
+        return {key: tensor.data for key, tensor in self._given()}
+
+    def _given(self) -> Iterator[tuple[Key, torch.Tensor]]:
         for op in OPS if self._sources else ():
             for number, (kind, get) in enumerate(self._sources):
                 if kind == op:
-                    found.update({(op, f"{number}.{name}"): tensor.data for name, tensor in _named(get())})
-        return found
+                    yield from (((op, f"{number}.{name}"), tensor) for name, tensor in _named(get()))
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Returns the script's own tensors."""
+        return [tensor for _, tensor in self._given()]
 
     def riding(self) -> list[torch.Tensor]:
         """Returns means and sums as they are now, which are brought together in the gradient's tail."""

@@ -85,6 +85,15 @@ def test_more_ranks_than_gpus_are_refused_on_each_of_them(monkeypatch: pytest.Mo
             choose_device(local_rank, 2)
 
 
+def test_a_rank_beyond_the_gpus_is_refused_where_nothing_says_how_many_ranks_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _pretend(monkeypatch, 1)
+    launch = read_launch({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"})
+    with pytest.raises(RuntimeError, match="2 ranks, and each sees 1 GPU: start at most 1"):
+        choose_device(launch.local_rank, launch.local_world_size)
+
+
 def _pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     """Has torch see GPUs that are not there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)

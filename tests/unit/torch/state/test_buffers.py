@@ -134,6 +134,17 @@ def test_a_buffer_whose_shape_follows_the_batch_is_refused(world_size: int) -> N
         trained(world_size, lambda: Net(torch.zeros(BATCH, FEATURES, dtype=torch.float64), write), max_batch=9)
 
 
+@pytest.mark.parametrize("value", [2.0, True])
+def test_a_forward_pass_may_put_an_expanded_tensor_in_a_buffers_place(value: float) -> None:
+    start = torch.zeros(2, 3, dtype=torch.tensor(value).dtype)
+
+    def write(net: Any, x: torch.Tensor) -> None:
+        net.kept = torch.tensor([value]).expand(2, 3)
+
+    for model in trained(2, lambda: Net(start.clone(), write)):
+        assert torch.equal(model.kept, torch.full_like(start, value))
+
+
 @pytest.mark.parametrize("kept", [torch.arange(4.0), torch.tensor([True, False, True, False])], ids=["scale", "mask"])
 def test_a_second_backward_may_run_through_the_graph_that_has_saved_a_buffer(kept: torch.Tensor) -> None:
     def body(group: ThreadGroup) -> nn.Module:
@@ -151,6 +162,54 @@ def test_a_second_backward_may_run_through_the_graph_that_has_saved_a_buffer(kep
     models = [Net(kept.clone()) for _ in range(2)]
     for model in run_ranks(2, body):
         assert torch.equal(model.kept, kept)
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_second_backward_does_not_read_what_the_first_one_has_averaged(tracked: bool) -> None:
+    """Its gradient would be that of no loss: the forward pass had this rank's own value."""
+
+    def write(net: Any, x: torch.Tensor) -> None:
+        net.kept.mul_(0.5).add_(x.abs().mean(0))
+
+    def body(group: ThreadGroup) -> None:
+        job, model = thread_job(group, 4, 2), models[group.rank]
+        model, *optimizers = job.prepare(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+        if tracked:
+            job.track([model.kept], op="mean")
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[:8])):
+                found = model(x) * model.kept
+                for loss, optimizer in zip((found.square().mean(), found.mean()), optimizers, strict=True):
+                    job.backward(loss, optimizer=optimizer, retain_graph=True)
+                for optimizer in optimizers:
+                    optimizer.step()
+
+    models = [Net(torch.ones(FEATURES, dtype=torch.float64), write) for _ in range(2)]
+    for model in models if tracked else ():
+        model._non_persistent_buffers_set.add("kept")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        run_ranks(2, body)
+
+
+def test_a_second_backward_may_run_after_a_batch_norms_statistics_were_averaged() -> None:
+    def body(group: ThreadGroup) -> torch.Tensor:
+        job, model = thread_job(group, 20, 10), models[group.rank]
+        model, *optimizers = job.prepare(model, *(torch.optim.SGD([p], lr=0.1) for p in model.parameters()))
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(X[:40])):
+                found = model(x)
+                for loss, optimizer in zip((found.square().mean(), found.mean()), optimizers, strict=True):
+                    job.backward(loss, optimizer=optimizer, retain_graph=True)
+                for optimizer in optimizers:
+                    optimizer.step()
+        return model.running_mean
+
+    models = [nn.BatchNorm1d(FEATURES).double() for _ in range(2)]
+    plain = nn.BatchNorm1d(FEATURES).double()
+    for x in X[:40].split(20):
+        plain(x)
+    for found in run_ranks(2, body):
+        torch.testing.assert_close(found, plain.running_mean, rtol=1e-12, atol=0.0)
 
 
 FALLING = [torch.tensor(9), torch.tensor(9, dtype=torch.uint8), torch.tensor(True)]
