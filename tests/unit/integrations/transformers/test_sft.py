@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import disable_progress_bars, enable_progress_bars
+from datasets import Dataset, disable_progress_bars, enable_progress_bars
 
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.torch import Job
@@ -41,3 +41,15 @@ def test_accumulating_equals_whole_batches_of_trl(kind: str, job: Job, tmp_path:
     for name, theirs in plain.model.state_dict().items():
         torch.testing.assert_close(trainer.model.state_dict()[name], theirs, rtol=0, atol=1e-9, msg=name)
     assert_same_logs(history(trainer), history(plain), kind)
+
+
+def test_tokens_of_micro_batches_in_which_none_counts_are_counted(job: Job, tmp_path: Path) -> None:
+    ours = make("sft", tmp_path, ElasticSFTTrainer, job=job, num_train_epochs=1)
+    plain = make("sft", tmp_path, num_train_epochs=1)
+    for one in (ours, plain):
+        rows = one.train_dataset.to_list()
+        for row in rows[MICRO : 2 * MICRO]:
+            row["labels"] = [-100] * len(row["labels"])
+        one.train_dataset = Dataset.from_list(rows)
+        one.train()
+    assert_same_logs(history(ours), history(plain), "sft")
