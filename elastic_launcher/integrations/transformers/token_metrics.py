@@ -25,6 +25,8 @@ def collects_token_metrics(trainer: Any) -> bool:
 class TokenMetrics:
     """Makes of what the forward passes of a step have collected on all ranks what one process collects of its batch.
 
+    A loss of the script's own, in a subclass, may collect nothing: then nothing is made of it.
+
     Args:
         trainer: The Trainer; its `_metrics` hold what is logged next.
         job: The job.
@@ -32,30 +34,38 @@ class TokenMetrics:
 
     def __init__(self, trainer: Any, job: Job) -> None:
         self._trainer = trainer
-        self._sums = torch.zeros(len(MEANS) + 2, dtype=torch.float64, device=job.device)  # last: predicted, all tokens
-        self._before = torch.zeros(len(MEANS) + 2, dtype=torch.float64)  # the sums when the step began
+        # last: micro-batches that have collected something, predicted tokens, all tokens
+        self._sums = torch.zeros(len(MEANS) + 3, dtype=torch.float64, device=job.device)
+        self._before = self._sums.to("cpu", copy=True)  # the sums when the step began
         self._predicted = self._sums[-2].clone()  # tokens of the micro-batch
         job.track({"transformers.token_metrics": self._sums}, op="sum")
 
     def begin(self, batch: Any) -> None:
         """Counts the tokens of a micro-batch, padding left out."""
-        self._predicted = batch["labels"][..., 1:].ne(IGNORED).sum().to(self._sums)
+        if "labels" in batch:
+            self._predicted = batch["labels"][..., 1:].ne(IGNORED).sum().to(self._sums)
         if "attention_mask" in batch:
             self._sums[-1] += batch["attention_mask"].sum().to(self._sums)
-        else:  # the rows of a padding-free batch stand in one
+        elif "position_ids" in batch:  # the rows of a padding-free batch stand in one
             self._sums[-1] += batch["position_ids"].size(1)
 
     def add(self) -> None:
         """Takes what the forward pass of the micro-batch has collected; call it before the backward pass."""
+        collected = self._trainer._metrics["train"]
+        if not all(collected.get(name) for name in MEANS):
+            return
         for place, name in enumerate(MEANS):
-            self._sums[place] += self._trainer._metrics["train"][name].pop() * self._predicted
+            self._sums[place] += collected[name].pop() * self._predicted
+        self._sums[-3] += 1
         self._sums[-2] += self._predicted
 
     def end_step(self) -> None:
         """Collects a step whose gradient is there."""
         now = self._sums.cpu()
-        *sums, predicted, _ = (now - self._before).tolist()
+        *sums, _, predicted, _ = (now - self._before).tolist()
         self._before = now.clone()
+        if not now[-3]:
+            return
         collected = self._trainer._metrics["train"]
         for name, found in zip(MEANS, sums, strict=True):
             collected[name].append(found / predicted if predicted else 0.0)

@@ -118,7 +118,7 @@ class ElasticTrainerMixin:
         self.show_rank()
         loss = self.job.loss
         self._steps.losses.add(loss, self.args.logging_nan_inf_filter)
-        self.model.train()  # also on a rank that had no sample of this step
+        self.model.train()  # also on a rank of whose samples none counts
         if self._token_metrics is not None:
             self._token_metrics.end_step()
         return torch.tensor(loss, device=self.args.device)
@@ -128,14 +128,14 @@ class ElasticTrainerMixin:
         assert self._steps is not None
         self.current_gradient_accumulation_steps = 1  # the Trainer divides by it what is no mean over the batch
         items = self._get_num_items_in_batch([batch], self.args.device)  # type: ignore[attr-defined]
-        weight = self._weight.of(batch, items)
-        if weight == 0:
-            self.job.backward(None, weight=0)
-            return
+        self._backward_weight = self._weight.of(batch, items)
         self._steps.count(self.floating_point_ops(batch), self._weight.tokens(batch))  # type: ignore[attr-defined]
         if self._token_metrics is not None:
             self._token_metrics.begin(batch)
-        self._backward_weight = weight
+        if self._backward_weight == 0:
+            self.job._session.buffers.begin_micro_batch()  # so that it is left out, and what was counted stays
+            self.job.backward(None, weight=0)
+            return
         super().training_step(self.model, batch, items)  # type: ignore[misc]
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:

@@ -29,7 +29,9 @@ from elastic_launcher.torch import Job
 from tests.support.transformers_models import (
     ARGUMENTS,
     BATCH,
+    LENGTH,
     MICRO,
+    SAMPLES,
     InOrderTrainer,
     Texts,
     history,
@@ -71,6 +73,16 @@ def test_accumulating_equals_whole_batches_of_transformers(kind: str, job: Job, 
     assert_alike(trainer, plain, 1e-5 if kind == "smoothed" else 1e-9)  # it smooths labels in float32
     assert output.global_step == 18
     assert output.training_loss == output.metrics["train_loss"]
+
+
+def test_micro_batches_in_which_no_token_counts_are_counted(job: Job, tmp_path: Path) -> None:
+    trainer = make("tokens", tmp_path, ElasticInOrder, job=job, num_train_epochs=1)
+    plain = make("tokens", tmp_path, num_train_epochs=1)
+    for one in (trainer, plain):
+        one.train_dataset.labels[MICRO : 2 * MICRO] = -100
+        one.train()
+    assert_alike(trainer, plain)
+    assert trainer.state.num_input_tokens_seen == plain.state.num_input_tokens_seen == SAMPLES * LENGTH
 
 
 @pytest.mark.parametrize("arguments", [{"max_steps": 14}, {"num_train_epochs": 1.3}], ids=str)
