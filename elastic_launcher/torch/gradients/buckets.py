@@ -68,6 +68,14 @@ class Bucket:
     launched: bool = False
     runs: list[Run] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._starts = [view.data_ptr() for view in self.views]
+
+    @property
+    def moved(self) -> bool:
+        """Whether a view has got other memory: a module moves the gradients of its parameters with them."""
+        return [view.data_ptr() for view in self.views] != self._starts
+
 
 @dataclass(eq=False)
 class Layout:

@@ -124,6 +124,8 @@ class Reducer:
         if trained != self._trained or averaged != self._averaged:
             self._drop_slots()
             self._trained, self._averaged = trained, averaged
+        if any(bucket.moved for slot in self._slots.values() for bucket in slot.layout.buckets):
+            self._drop_slots()
         for slot in self._slots.values():
             slot.begin_step()
 

@@ -126,6 +126,26 @@ def test_gradient_is_that_of_the_whole_batch(world_size: int) -> None:
             assert distance(rank_model, wanted) < 1e-12
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_model_that_was_moved_and_back_between_two_steps(world_size: int) -> None:
+    """To another device and back gives its gradients other memory, as another type and back does."""
+    torch.manual_seed(1)
+    model = Model().double()
+    x, y = data(24)
+
+    def body(group: ThreadGroup) -> nn.Module:
+        mine = copy.deepcopy(model)
+        reducer = make_reducer(mine)
+        one_step(reducer, mine, group, -x, y, 5)
+        mine.float().double()
+        reducer.begin_step()
+        one_step(reducer, mine, group, x, y, 5)
+        return mine
+
+    for rank_model in run_ranks(world_size, body):
+        assert distance(rank_model, reference(model, x, y)) < 1e-12
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_token_weights_give_the_mean_over_all_tokens(world_size: int) -> None:
     torch.manual_seed(1)
