@@ -17,7 +17,7 @@ from tests.support.accelerate_loop import BATCH, MICRO, STEPS, build, train
 from tests.support.accelerate_trackers import read_lines
 from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.plays import notify_rank_0, resize, stop_and_resume
+from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume
 from tests.support.resizes import LONG
 
 SCRIPT = SCRIPTS / "accelerate_train.py"
@@ -67,8 +67,7 @@ def options_of(folder: Path, **more: Any) -> str:
 @pytest.mark.parametrize("nodes", ["1:1", "2:2", "3:3"])
 def test_ranks_train_what_accelerate_alone_does(nodes: str, micro: int, tmp_path: Path) -> None:
     options = options_of(tmp_path, micro=micro)
-    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, options, tmp_path, nodes)
     assert assert_as_plain(tmp_path) == EPOCHS * STEPS
     assert len(assert_tracked_once(tmp_path, EPOCHS * STEPS)) == 1
     assert [line["what"] for line in read_lines(tmp_path / "lines.jsonl")][-1] == "finish"

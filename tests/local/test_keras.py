@@ -12,10 +12,8 @@ import pytest
 from elastic_launcher.keras.backend import keras
 from tests.support.compiler import COMPILER, HEADER
 from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
-from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.plays import notify_rank_0, resize, stop_and_resume
-from tests.support.resizes import LONG
+from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume
 
 SCRIPT = SCRIPTS / "keras_train.py"
 EPOCHS = 3
@@ -58,9 +56,7 @@ def trained(
 ) -> list[Any]:
     """Trains under the launcher; returns the sizes of the generations."""
     options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS, "predict": True, "jit": jit})
-    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
-        assert job.wait(LONG) == 0, job.stderr
-        return [event["world_size"] for event in job.events.of("generation_formed")]
+    return launch_training(SCRIPT, options, folder, nodes, environment)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from tests.support.launches import launched
 from tests.support.lightning_modules import MODULES, deciding, train, train_with_fabric
 from tests.support.places import SCRIPTS
-from tests.support.plays import notify_rank_0, resize, stop_and_resume, train_twice
+from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume, train_twice
 from tests.support.resizes import LONG, allow, formed
 
 SCRIPT = SCRIPTS / "lightning_train.py"
@@ -47,9 +47,7 @@ def assert_as_plain(folder: Path, kind: str, **options: Any) -> int:
 def trained(folder: Path, kind: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
     """Trains under the launcher; returns the sizes of the generations."""
     options = json.dumps({"folder": str(folder), "kind": kind, "epochs": EPOCHS})
-    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
-        assert job.wait(LONG) == 0, job.stderr
-        return [event["world_size"] for event in job.events.of("generation_formed")]
+    return launch_training(SCRIPT, options, folder, nodes, environment)
 
 
 @pytest.mark.thorough
@@ -63,24 +61,21 @@ def test_two_ranks_train_what_lightning_alone_does(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("micro", [24, 2])
 def test_three_ranks_train_what_lightning_alone_does(micro: int, tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "micro": micro})
-    with launched("--nodes", "3:3", "--", SCRIPT, options, cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, options, tmp_path, "3:3")
     assert assert_as_plain(tmp_path, "measured") == EPOCHS
 
 
 @pytest.mark.thorough
 def test_epochs_that_end_early(tmp_path: Path) -> None:
     options = {"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "trainer": {"limit_train_batches": 4}}
-    with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, json.dumps(options), tmp_path, "2:2")
     assert assert_as_plain(tmp_path, "adam", limit_train_batches=4) == EPOCHS
 
 
 @pytest.mark.thorough
 def test_a_second_fit_on_two_ranks(tmp_path: Path) -> None:
     options = {"folder": str(tmp_path), "kind": "measured", "epochs": 2, "trainer": {"again": 2}}
-    with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, json.dumps(options), tmp_path, "2:2")
     assert assert_as_plain(tmp_path, "measured", again=2) == 2
 
 
@@ -89,8 +84,7 @@ def test_two_ranks_continue_from_a_checkpoint_of_lightning(tmp_path: Path) -> No
     train("adam", tmp_path / "first", 2, *deciding(tmp_path / "saved"))
     options = {"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS}
     options["trainer"] = {"ckpt_path": str(tmp_path / "saved" / "mid-step=10.ckpt")}
-    with launched("--nodes", "2:2", "--", SCRIPT, json.dumps(options), cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, json.dumps(options), tmp_path, "2:2")
     plain, expected = train("adam", tmp_path / "plain", EPOCHS)
     history = json.loads((tmp_path / "history.json").read_text())
     assert history[0][:3] == [1, 1, 11] and history[-1] == pytest.approx(expected[-1], rel=1e-9)
@@ -102,8 +96,7 @@ def test_two_ranks_continue_from_a_checkpoint_of_lightning(tmp_path: Path) -> No
 def test_callbacks_save_and_stop_on_all_ranks_alike_through_the_loss_of_rank_0(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 9, "decides": True})
     fault = {"ELASTIC_FAULT": "reduction@12:1"}
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path, environment=fault) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, options, tmp_path, "2:2", fault)
     plain, expected = train("adam", tmp_path / "plain", 9, *deciding(tmp_path / "plain_saved"))
     history = json.loads((tmp_path / "history.json").read_text())
     assert len(history) == len(expected) < 80
@@ -127,8 +120,7 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_is_killed_in_a_validation(rank: int, tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "measured", "epochs": EPOCHS, "dies": [rank, 9]})
-    with launched("--nodes", "3:3", "--", SCRIPT, options, cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, options, tmp_path, "3:3")
     assert (tmp_path / "died").exists()
     assert assert_as_plain(tmp_path, "measured") == EPOCHS
 
@@ -136,8 +128,7 @@ def test_a_rank_is_killed_in_a_validation(rank: int, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_loop_over_fabric_trains_what_fabric_alone_does(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "epochs": EPOCHS, "fabric": True})
-    with launched("--nodes", "2:2", "--", SCRIPT, options, cwd=tmp_path) as job:
-        assert job.wait(LONG) == 0, job.stderr
+    launch_training(SCRIPT, options, tmp_path, "2:2")
     plain = train_with_fabric("auto", range(EPOCHS)).state_dict()
     for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
         torch.testing.assert_close(ours, plain[name], rtol=0, atol=1e-9)

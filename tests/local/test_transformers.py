@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.plays import notify_rank_0, resize, stop_and_resume, train_twice
-from tests.support.resizes import LONG
+from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume, train_twice
 from tests.support.transformers_models import ARGUMENTS, history, in_float64, train_plain
 
 SCRIPT = SCRIPTS / "transformers_train.py"
@@ -48,18 +46,11 @@ def options_of(folder: Path, kind: str, epochs: int = EPOCHS, **more: Any) -> st
     return json.dumps({"folder": str(folder), "kind": kind, "epochs": epochs, **more})
 
 
-def trained(folder: Path, options: str, nodes: str, environment: dict[str, str] | None = None) -> list[Any]:
-    """Trains under the launcher; returns the sizes of the generations."""
-    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
-        assert job.wait(LONG) == 0, job.stderr
-        return [event["world_size"] for event in job.events.of("generation_formed")]
-
-
 @pytest.mark.parametrize(
     "kind", ["tokens", *(pytest.param(one, marks=pytest.mark.thorough) for one in ARGUMENTS if one != "tokens")]
 )
 def test_two_ranks_train_what_transformers_alone_does(kind: str, tmp_path: Path) -> None:
-    trained(tmp_path, options_of(tmp_path, kind), "2:2")
+    launch_training(SCRIPT, options_of(tmp_path, kind), tmp_path, "2:2")
     assert assert_as_plain(tmp_path, kind) == EPOCHS * STEPS
     assert (tmp_path / "saved").is_dir()
 
@@ -68,7 +59,7 @@ def test_two_ranks_train_what_transformers_alone_does(kind: str, tmp_path: Path)
 @pytest.mark.parametrize("nodes", ["1:1", "3:3"])
 def test_one_and_three_ranks_end_in_the_middle_of_an_epoch(nodes: str, tmp_path: Path) -> None:
     arguments = {"max_steps": 14, "eval_strategy": "steps", "eval_steps": 4}
-    trained(tmp_path, options_of(tmp_path, "tokens", arguments=arguments), nodes)
+    launch_training(SCRIPT, options_of(tmp_path, "tokens", arguments=arguments), tmp_path, nodes)
     assert assert_as_plain(tmp_path, "tokens", **arguments) == 14
 
 
@@ -81,14 +72,14 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tokens", pytest.param("lora", marks=pytest.mark.thorough)])
 def test_rank_0_is_killed(kind: str, tmp_path: Path) -> None:
-    sizes = trained(tmp_path, options_of(tmp_path, kind), "2:2", {"ELASTIC_FAULT": "reduction@7:1"})
+    sizes = launch_training(SCRIPT, options_of(tmp_path, kind), tmp_path, "2:2", {"ELASTIC_FAULT": "reduction@7:1"})
     assert len(sizes) > 1
     assert assert_as_plain(tmp_path, kind) == EPOCHS * STEPS
 
 
 @pytest.mark.thorough
 def test_a_rank_is_killed_in_an_evaluation(tmp_path: Path) -> None:
-    trained(tmp_path, options_of(tmp_path, "tokens", dies=STEPS), "2:2")
+    launch_training(SCRIPT, options_of(tmp_path, "tokens", dies=STEPS), tmp_path, "2:2")
     assert (tmp_path / "died").exists()
     assert assert_as_plain(tmp_path, "tokens") == EPOCHS * STEPS
 
@@ -104,7 +95,7 @@ BEST = {
 
 @pytest.mark.thorough
 def test_rank_0_is_killed_while_it_saves_and_the_best_model_is_loaded(tmp_path: Path) -> None:
-    trained(tmp_path, options_of(tmp_path, "tokens", 9, dies_saving=STEPS, arguments=BEST), "2:2")
+    launch_training(SCRIPT, options_of(tmp_path, "tokens", 9, dies_saving=STEPS, arguments=BEST), tmp_path, "2:2")
     assert (tmp_path / "died").exists()
     assert_as_plain(tmp_path, "tokens", 9, **BEST)
     kept, expected = ([one.name for one in folder.glob("checkpoint-*")] for folder in (tmp_path, tmp_path / "plain"))

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.launches import launched
 from tests.support.places import SCRIPTS
-from tests.support.plays import resize, stop_and_resume
-from tests.support.resizes import LONG
+from tests.support.plays import launch_training, resize, stop_and_resume
 from tests.support.transformers_models import history, in_float64
 from tests.support.trl_models import ARGUMENTS, FLOAT32, assert_same_logs, train_plain
 
@@ -43,24 +41,17 @@ def options_of(folder: Path, kind: str, epochs: int = EPOCHS, **more: Any) -> st
     return json.dumps({"folder": str(folder), "kind": kind, "epochs": epochs, **more})
 
 
-def trained(folder: Path, options: str, nodes: str, **environment: str) -> list[Any]:
-    """Trains under the launcher; returns the sizes of the generations."""
-    with launched("--nodes", nodes, "--", SCRIPT, options, cwd=folder, environment=environment) as job:
-        assert job.wait(LONG) == 0, job.stderr
-        return [event["world_size"] for event in job.events.of("generation_formed")]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [kind for kind in ARGUMENTS if kind != "sft"])
 def test_two_ranks_train_what_trl_alone_does(kind: str, tmp_path: Path) -> None:
-    trained(tmp_path, options_of(tmp_path, kind), "2:2")
+    launch_training(SCRIPT, options_of(tmp_path, kind), tmp_path, "2:2")
     assert_as_plain(tmp_path, kind)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("nodes", ["1:1", "3:3"])
 def test_one_and_three_ranks_end_in_the_middle_of_an_epoch(nodes: str, tmp_path: Path) -> None:
-    trained(tmp_path, options_of(tmp_path, "sft", arguments={"max_steps": 14}), nodes)
+    launch_training(SCRIPT, options_of(tmp_path, "sft", arguments={"max_steps": 14}), tmp_path, nodes)
     assert_as_plain(tmp_path, "sft", max_steps=14)
 
 
@@ -72,7 +63,7 @@ def test_resizes_in_the_middle_of_epochs(tmp_path: Path) -> None:
 
 
 def test_rank_0_is_killed(tmp_path: Path) -> None:
-    sizes = trained(tmp_path, options_of(tmp_path, "sft"), "2:2", ELASTIC_FAULT="reduction@7:1")
+    sizes = launch_training(SCRIPT, options_of(tmp_path, "sft"), tmp_path, "2:2", {"ELASTIC_FAULT": "reduction@7:1"})
     assert len(sizes) > 1
     assert_as_plain(tmp_path, "sft")
 

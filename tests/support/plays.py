@@ -1,6 +1,6 @@
 """What a script under the launcher goes through in the tests of each framework: resizes, a notice, a stop.
 
-The script trains until there is a file ``stop`` in its folder.
+The script of `resize` and those after it trains until there is a file ``stop`` in its folder.
 """
 
 from __future__ import annotations
@@ -8,10 +8,20 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from elastic_launcher.config import ExitCode
 from tests.support.launches import launched
 from tests.support.resizes import LONG, allow, formed
+
+
+def launch_training(
+    script: Path, options: str, folder: Path, nodes: str, environment: dict[str, str] | None = None
+) -> list[Any]:
+    """Trains to the end; returns the sizes of the generations."""
+    with launched("--nodes", nodes, "--", script, options, cwd=folder, environment=environment) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        return [event["world_size"] for event in job.events.of("generation_formed")]
 
 
 def resize(script: Path, options: str, folder: Path, environment: dict[str, str] | None = None) -> None:
