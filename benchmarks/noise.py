@@ -9,7 +9,6 @@ else to the end of its blocks, which it says. The interval is the bootstrap's 95
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import torch
 
 from benchmarks.common import DEADLINE_SECONDS, SCRIPTS, finish, launched
-from benchmarks.overhead import EACH, FEWEST, WIDTH, interval, ratios_of, read
+from benchmarks.overhead import ratios_of, read
+from benchmarks.paired import EACH, FEWEST, is_told, paired_row, print_paired
 
 SCRIPT = SCRIPTS / "noise_train.py"
 BAR = 1.05
@@ -31,26 +31,14 @@ def measure(model: str, accumulation: int, optimizer: str, ranks: int, blocks: i
         with launched("--nodes", f"{ranks}:{ranks}", "--", *map(str, arguments)) as job:
             for wanted in (*range(EACH, blocks, EACH), blocks):
                 job.wait_for(f"{wanted} pairs of blocks", lambda wanted=wanted: len(ratios_of(out)) >= wanted)
-                ratios = ratios_of(out)
-                low, high = interval(ratios)
-                if wanted >= FEWEST and high - low <= 2 * WIDTH:
+                if wanted >= FEWEST and is_told(ratios_of(out)):
                     break
             out.with_name("enough").touch()
             job.process.wait(DEADLINE_SECONDS)
         times = read(out)
-    return {
-        "benchmark": "noise",
-        "case": f"{model} tensors, accumulation {accumulation}, {optimizer}, {ranks} rank{'s' * (ranks > 1)}",
-        "ours": round(statistics.median(times["ours"]), 5),
-        "peer": round(statistics.median(times["peer"]), 5),
-        "ratio": round(statistics.median(ratios), 4),
-        "interval": [round(low, 4), round(high, 4)],
-        "unit": "seconds a step (ratio: measured to not measured)",
-        "told": high - low <= 2 * WIDTH,
-        "runs": len(ratios),
-        "threads": times["threads"],
-        "bar": BAR,
-    }
+    case = f"{model} tensors, accumulation {accumulation}, {optimizer}, {ranks} rank{'s' * (ranks > 1)}"
+    of, threads = "measured to not measured", times["threads"]
+    return paired_row("noise", case, times["ours"], times["peer"], of, BAR, threads=threads)
 
 
 def main() -> None:
@@ -74,9 +62,7 @@ def main() -> None:
         if options.case not in " ".join(map(str, case)):
             continue
         row = measure(*case, options.blocks)
-        least, most = row["interval"]
-        short = "" if row["told"] else ", too noisy to tell one percent"
-        print(f"{row['case']}: {row['ratio']:.3f} ({least:.3f} to {most:.3f}), {row['runs']} pairs{short}", flush=True)
+        print_paired(row)
         rows.append(row)
     finish(rows)
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,10 @@ from typing import Any
 import torch
 
 from benchmarks.common import DEADLINE_SECONDS, SCRIPTS, finish, launched
+from benchmarks.paired import EACH, FEWEST, is_told, paired_row, print_paired
 
 SCRIPT = SCRIPTS / "overhead_train.py"
-WIDTH = 0.01  # to each side
-FEWEST, EACH = 30, 10  # pairs of blocks before the interval is looked at, and from then on
 SETTINGS = "gradient_as_bucket_view, static_graph, no buffer broadcast, no_sync, AdamW foreach, the same threads"
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Returns the 95 % interval of the median."""
-    chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return medians[50], medians[1949]
 
 
 def read(out: Path) -> dict[str, Any]:
@@ -53,28 +43,17 @@ def measure(model: str, accumulation: int, blocks: int, side: str, ranks: int = 
         with launched("--nodes", f"{ranks}:{ranks}", "--", *map(str, arguments)) as job:
             for wanted in (*range(FEWEST, blocks, EACH), blocks):
                 job.wait_for(f"{wanted} pairs of blocks", lambda wanted=wanted: len(ratios_of(out)) >= wanted)
-                ratios = ratios_of(out)
-                low, high = interval(ratios)
-                if high - low <= 2 * WIDTH:
+                if is_told(ratios_of(out)):
                     break
             out.with_name("enough").touch()
             job.process.wait(DEADLINE_SECONDS)
         times = read(out)
-    return {
-        "benchmark": "overhead",
-        "case": f"{model} tensors, accumulation {accumulation}"
+    case = (
+        f"{model} tensors, accumulation {accumulation}"
         + (", DDP against itself" if side == "ddp" else "")
-        + (", one rank" if ranks == 1 else ""),
-        "ours": round(statistics.median(times["ours"]), 5),
-        "peer": round(statistics.median(times["peer"]), 5),
-        "ratio": round(statistics.median(ratios), 4),
-        "interval": [round(low, 4), round(high, 4)],
-        "unit": "seconds a step (ratio: ours to peer)",
-        "told": high - low <= 2 * WIDTH,
-        "runs": len(ratios),
-        "threads": times["threads"],
-        "bar": 1.01,
-    }
+        + (", one rank" if ranks == 1 else "")
+    )
+    return paired_row("overhead", case, times["ours"], times["peer"], "ours to peer", 1.01, threads=times["threads"])
 
 
 def main() -> None:
@@ -94,9 +73,7 @@ def main() -> None:
         ("small", 1, "ddp"),
     ):
         row = measure(model, accumulation, blocks, side, ranks)
-        least, most = row["interval"]
-        short = "" if row["told"] else ", too noisy to tell one percent"
-        print(f"{row['case']}: {row['ratio']:.3f} ({least:.3f} to {most:.3f}), {row['runs']} pairs{short}", flush=True)
+        print_paired(row)
         rows.append(row)
     finish(rows)
 

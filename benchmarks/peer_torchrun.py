@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from benchmarks.common import DEADLINE_SECONDS
 
 SETTINGS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -47,6 +50,22 @@ def torchrun_agent(
     environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
     with open(folder / "agents.log", "ab") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+@contextlib.contextmanager
+def run_agents(folder: Path, script: Path, arguments: Sequence[str], nodes: int, ranks: int) -> Iterator[None]:
+    """Starts so many nodes; after what is done meanwhile waits for their end, and ends them whatever happens."""
+    port = free_port()
+    agents = [
+        torchrun_agent(port, folder, script, arguments, f"{nodes}:{nodes}", host=number == 0, ranks=ranks)
+        for number in range(nodes)
+    ]
+    try:
+        yield
+        for agent in agents:
+            agent.wait(DEADLINE_SECONDS)
+    finally:
+        end_agents(agents)
 
 
 def end_agents(agents: Sequence[subprocess.Popen[bytes]]) -> None:

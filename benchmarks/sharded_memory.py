@@ -9,15 +9,14 @@ and, where checkpoints are written beside the training, a copy of what is saved:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import DEADLINE_SECONDS, SCRIPTS, finish, launched, row
-from benchmarks.peer_torchrun import end_agents, free_port, torchrun_agent
+from benchmarks.common import DEADLINE_SECONDS, SCRIPTS, finish, in_turn, launched, options_of, row
+from benchmarks.peer_torchrun import run_agents
 
 SCRIPT = SCRIPTS / "sharded_train.py"
 RANKS = 2  # of a node
@@ -49,7 +48,7 @@ class Case:
 CASES = tuple(Case(nodes, save_every) for nodes in (1, 2) for save_every in (0, 3))
 
 
-def options_of(width: int, nodes: int, save_every: int) -> str:
+def script_options(width: int, nodes: int, save_every: int) -> str:
     """Returns the script's options: one sample a rank and step."""
     more = {"batch": nodes * RANKS, "micro": 1, "save_every": save_every, "steps": STEPS}
     return json.dumps({"report": "memory", "layers": LAYERS, "width": width, **more})
@@ -66,8 +65,8 @@ def ours(width: int, save_every: int) -> int:
         folder = Path(name)
         saves = ("--checkpoint-every", f"{save_every or 10 * STEPS} steps")
         arguments = ("--nodes", "2:2", "--nproc-per-node", str(RANKS), *saves)
-        options = options_of(width, 2, save_every)
-        with launched(*arguments, "--", SCRIPT, "ours", folder, options, environment=MALLOC) as job:
+        options = script_options(width, 2, save_every)
+        with launched(*arguments, "--", SCRIPT, "ours", folder, options) as job:
             job.process.wait(DEADLINE_SECONDS)
         return largest(folder)
 
@@ -76,38 +75,27 @@ def peer(width: int, nodes: int, save_every: int) -> int:
     """Returns the most memory of a rank of the peer."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        port = free_port()
-        options = [options_of(width, nodes, save_every)]
-        os.environ.update(MALLOC)
-        agents = [
-            torchrun_agent(port, folder, SCRIPT, options, f"{nodes}:{nodes}", host=number == 0, ranks=RANKS)
-            for number in range(nodes)
-        ]
-        try:
-            for agent in agents:
-                agent.wait(DEADLINE_SECONDS)
-        finally:
-            end_agents(agents)
+        with run_agents(folder, SCRIPT, [script_options(width, nodes, save_every)], nodes, RANKS):
+            pass
         return largest(folder)
 
 
 def main() -> None:
     """Prints a row for each case."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--case", default="", help="only cases whose name contains this")
-    options = parser.parse_args()
+    options = options_of(__doc__)
+    os.environ.update(MALLOC)
     print(f"{LAYERS} blocks of width {WIDTH}: a part is {PART / 2**20:.0f} MB; peer: fully_shard, async_save, AdamW")
     rows = []
-    for case in CASES:
-        if options.case not in case.name:
-            continue
-        mine, theirs = [], []
-        for _ in range(options.runs):
-            mine.append((ours(WIDTH, case.save_every) - ours(TINY, case.save_every)) / PART)
-            big, tiny = (peer(width, case.peer_nodes, case.save_every) for width in (WIDTH, TINY))
-            theirs.append((big - tiny) / PART)
-        one = row("sharded memory", mine, theirs, "parts (ratio: peer to ours)", case=case.name)
+
+    def mine(case: Case) -> float:
+        return (ours(WIDTH, case.save_every) - ours(TINY, case.save_every)) / PART
+
+    def theirs(case: Case) -> float:
+        large, tiny = (peer(width, case.peer_nodes, case.save_every) for width in (WIDTH, TINY))
+        return (large - tiny) / PART
+
+    for case, found, others in in_turn(CASES, options, mine, theirs):
+        one = row("sharded memory", found, others, "parts (ratio: peer to ours)", case=case.name)
         print(f"{case.name}: ours {one['ours']:.2f} parts, {one['peer']:.2f}; all: {one['ours_all']}", flush=True)
         rows.append(one)
     finish(rows)

@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import select
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import DEADLINE_SECONDS, SCRIPTS, finish, launched
-from benchmarks.overhead import EACH, FEWEST, WIDTH, interval
-from benchmarks.peer_torchrun import end_agents, free_port, torchrun_agent
+from benchmarks.paired import EACH, FEWEST, is_told, paired_row, print_paired
+from benchmarks.peer_torchrun import run_agents
 
 SCRIPT = SCRIPTS / "sharded_train.py"
 NODES, RANKS = 2, 2
@@ -121,17 +120,8 @@ def started(side: str, case: Case, folder: Path) -> Iterator[None]:
             yield
             job.process.wait(DEADLINE_SECONDS)
         return
-    port = free_port()
-    agents = [
-        torchrun_agent(port, folder, SCRIPT, [case.options], nodes, host=number == 0, ranks=RANKS)
-        for number in range(NODES)
-    ]
-    try:
+    with run_agents(folder, SCRIPT, [case.options], NODES, RANKS):
         yield
-        for agent in agents:
-            agent.wait(DEADLINE_SECONDS)
-    finally:
-        end_agents(agents)
 
 
 def measure(case: Case, most: int) -> dict[str, Any]:
@@ -151,26 +141,12 @@ def measure(case: Case, most: int) -> dict[str, Any]:
         for _ in range(WARM_BLOCKS):
             pair()
         pairs: list[list[float]] = []
-        low, high = 0.0, 2.0
-        while len(pairs) < most and (len(pairs) < FEWEST or high - low > 2 * WIDTH):
+        while len(pairs) < most and (len(pairs) < FEWEST or not is_told([ours / peer for ours, peer in pairs])):
             pairs += [pair() for _ in range(min(EACH, most - len(pairs)))]
-            ratios = [ours / peer for ours, peer in pairs]
-            low, high = interval(ratios)
         for side in sides:
             side.go(more=False)
     ours, peer = zip(*pairs, strict=True)
-    return {
-        "benchmark": "sharded overhead",
-        "case": case.name,
-        "ours": round(statistics.median(ours), 5),
-        "peer": round(statistics.median(peer), 5),
-        "ratio": round(statistics.median(ratios), 4),
-        "interval": [round(low, 4), round(high, 4)],
-        "unit": "seconds a step (ratio: ours to peer)",
-        "told": high - low <= 2 * WIDTH,
-        "runs": len(ratios),
-        "bar": BAR,
-    }
+    return paired_row("sharded overhead", case.name, ours, peer, "ours to peer", BAR)
 
 
 def main() -> None:
@@ -185,9 +161,7 @@ def main() -> None:
         if options.case not in case.name:
             continue
         row = measure(case, options.blocks)
-        least, most = row["interval"]
-        short = "" if row["told"] else ", too noisy to tell one percent"
-        print(f"{case.name}: {row['ratio']:.3f} ({least:.3f} to {most:.3f}), {row['runs']} pairs{short}", flush=True)
+        print_paired(row)
         rows.append(row)
     finish(rows)
 
