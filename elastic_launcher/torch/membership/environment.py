@@ -41,10 +41,8 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
         RuntimeError: If the variables of our launcher are incomplete.
     """
     control = environment.get(variables.CONTROL)
-    local_rank, local_world_size = (
-        int(environment.get("LOCAL_RANK", "0")),
-        int(environment.get("LOCAL_WORLD_SIZE", "1")),
-    )
+    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    local_world_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
     if control is not None:
         missing = [name for name in (variables.MEMBER, variables.NODE) if name not in environment]
         if missing:
