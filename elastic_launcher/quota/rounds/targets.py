@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.demands import demands_of, own_share
+from elastic_launcher.quota.rounds.demands import Portions, demands_of, own_share
 from elastic_launcher.quota.rounds.departures import departures, still_leaving, without
 from elastic_launcher.quota.rounds.expectations import expected
 from elastic_launcher.quota.rounds.handout import Handout
@@ -60,29 +60,9 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     world, members = without(world, projects, members, leaving)
     demands, portions = expected(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
-    entitled = {
-        name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
-        for name, asked in demands_of(world.rigid, members, portions).items()
-    }
-
-    def attempt(around: World, jobs: Sequence[Member], owed: frozenset[str]) -> _Attempt:
-        plan = Handout(around, projects, jobs, portions)
-        plan.hand_out(shares)
-        return _Attempt(plan, plan.divided(now), jobs, owed)
-
-    best = last = attempt(world, members, frozenset())
-    cost = _lacking(best.plan, entitled), 0
-    tried = members
-    for _ in range(LIFTS):
-        lacking = best.owed | best.short(entitled)
-        lifted = _lifted(world, members, entitled, last.gpus) if any(cost) or best.owed else tried
-        if lifted == tried:
-            break
-        tried = lifted
-        last = attempt(world, lifted, lacking)
-        found = _lacking(last.plan, entitled), _needless(last.plan, members, entitled, last.gpus)
-        if found < cost or (best.owed and found == cost):  # then of equal ones the last: it knows best who is cut
-            best, cost = last, found
+    rules = _Rules(projects, shares, portions, now)
+    entitled = rules.entitled(world, members)
+    best = rules.best(world, members, entitled)
     wanted = {  # if nobody held machines who can use others
         name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
         for name, least in entitled.items()
@@ -96,16 +76,59 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         seats = departures(name, lacks, members, best.gpus, spare, leaving, world.stale)
         if seats == leaving:
             continue
-        before = best
-        lifts = () if best.members is members else ((best.members, best.owed),)
-        for those, owed in ((members, frozenset[str]()), *lifts):
-            emptied, shrunk = without(world, projects, those, seats)
-            other = replace(attempt(emptied, shrunk, owed), members=those)
-            if _lacking(other.plan, wanted) < _lacking(best.plan, wanted):
-                best, leaving = other, seats
-                entitled = {**entitled, name: min(wanted[name], max(entitled[name], other.plan.room.own(name)))}
-        helped.append(best is not before)
+        emptied, shrunk = without(world, projects, members, seats)
+        least = rules.entitled(emptied, shrunk)
+        other = rules.best(emptied, shrunk, least)
+        helped.append(_lacking(other.plan, wanted) < _lacking(best.plan, wanted))
+        if helped[-1]:
+            best, leaving, entitled = other, seats, least
     return Targets(MappingProxyType(best.gpus), shares, demands, entitled, best.owed, leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What the GPUs are divided by.
+
+    Attributes:
+        projects: The projects.
+        shares: The fair share of each project, with all projects below it.
+        portions: What each project counts on of each bound.
+        now: Seconds since the epoch.
+    """
+
+    projects: Projects
+    shares: Mapping[str, int]
+    portions: Portions
+    now: float
+
+    def entitled(self, world: World, members: Sequence[Member]) -> dict[str, int]:
+        """Returns what each project may have within its guarantee."""
+        return {
+            name: min(asked, own_share(self.projects, self.shares, name), self.projects.named(name).guaranteed)
+            for name, asked in demands_of(world.rigid, members, self.portions).items()
+        }
+
+    def best(self, world: World, members: Sequence[Member], entitled: Mapping[str, int]) -> _Attempt:
+        """Returns the targets with which projects lack the least, where need be with jobs that have just changed."""
+        best = last = self._attempt(world, members, frozenset())
+        cost = _lacking(best.plan, entitled), 0
+        tried = members
+        for _ in range(LIFTS):
+            lacking = best.owed | best.short(entitled)
+            lifted = _lifted(world, members, entitled, last.gpus) if any(cost) or best.owed else tried
+            if lifted == tried:
+                break
+            tried = lifted
+            last = self._attempt(world, lifted, lacking)
+            found = _lacking(last.plan, entitled), _needless(last.plan, members, entitled, last.gpus)
+            if found < cost or (best.owed and found == cost):  # then of equal ones the last: it knows best who is cut
+                best, cost = last, found
+        return best
+
+    def _attempt(self, world: World, members: Sequence[Member], owed: frozenset[str]) -> _Attempt:
+        plan = Handout(world, self.projects, members, self.portions)
+        plan.hand_out(self.shares)
+        return _Attempt(plan, plan.divided(self.now), owed)
 
 
 def _lacking(plan: Handout, entitled: Mapping[str, int]) -> int:
@@ -157,18 +180,16 @@ def _as_after(member: Member, gpus: int) -> Member:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Targets, and what they were made with.
+    """Targets, and what was handed out for them.
 
     Attributes:
         plan: What was handed out.
         gpus: By the job's id.
-        members: The jobs, with the waits that they were given.
         owed: Projects that get their guarantee only because jobs change again that have just changed.
     """
 
     plan: Handout
     gpus: Mapping[str, int]
-    members: Sequence[Member]
     owed: frozenset[str]
 
     def short(self, least: Mapping[str, int]) -> frozenset[str]:
