@@ -206,9 +206,7 @@ class _Choice:
             return False
         left = _left(member, gone + seat.gpus)
         less = max(0, has - left) - (max(0, has - _left(member, gone)) if gone else 0)
-        if left < max(member.floor, min(member.keeps, has)) or (
-            less and total.given[name] + less > self._spare.get(name, 0)
-        ):
+        if left < max(member.floor, member.keeps) or (less and total.given[name] + less > self._spare.get(name, 0)):
             return False
         total.gone[seat.job] += seat.gpus
         total.given[name] += less

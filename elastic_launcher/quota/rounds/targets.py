@@ -73,10 +73,11 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
             break
         spare = {other: best.plan.room.own(other) - least for other, least in wanted.items()}
         lacks = wanted[name] - best.plan.room.own(name)
-        seats = departures(name, lacks, members, best.gpus, spare, leaving, world.stale)
+        after = [_as_after(member, best.gpus[member.job.id]) for member in members]
+        seats = departures(name, lacks, after, best.gpus, spare, leaving, world.stale)
         if seats == leaving:
             continue
-        emptied, shrunk = without(world, projects, members, seats)
+        emptied, shrunk = without(world, projects, after, seats)
         least = rules.entitled(emptied, shrunk)
         other = rules.best(emptied, shrunk, least)
         helped.append(_lacking(other.plan, wanted) < _lacking(best.plan, wanted))
@@ -175,7 +176,9 @@ def _lifted(
 
 def _as_after(member: Member, gpus: int) -> Member:
     """Returns a member as the next round would see it: a job that is cut in this one has just shrunk in that one."""
-    return replace(member, ceiling=gpus) if gpus < member.account.allowed else member
+    if gpus >= member.account.allowed:
+        return member
+    return replace(member, keeps=min(member.keeps, gpus), ceiling=gpus)
 
 
 @dataclass(frozen=True, slots=True)
