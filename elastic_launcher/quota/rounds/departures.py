@@ -4,7 +4,7 @@ Its jobs can use no other machines, and jobs of others that hold these can. So t
 nodes that go first; they may grow again on other machines.
 
 Invariants: a project gives up no more than it has over its guarantee; no job falls below its floor, nor is one cut that
-has just grown; the same world gives the same nodes, also while they are leaving.
+has just grown, unless this round cuts it anyway; the same world gives the same nodes, also while they are leaving.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Fair shares of a bound alone would let a project keep its jobs there that can have other GPUs too, while the jobs of
 another project can't have any others. So it counts on less of the bound where that brings the other one closer to its
-guarantee, and nobody below theirs.
+guarantee, and nobody below theirs, nor a project above them.
 
 Invariants: what projects count on does not depend on what jobs have, so it stays while some give way; where no project
 lacks guaranteed GPUs, each counts on its fair share.
@@ -22,8 +22,8 @@ from elastic_launcher.quota.rounds.members import Member, without_movable
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, World
 
-MOST_JOBS = 3000
-"""Jobs that GPUs are handed out to in all trials of a round together: a trial takes as long as a plan does."""
+MOST = 3000
+"""Jobs and projects that GPUs are handed out to in all trials of a round together: a trial takes as long as a plan."""
 
 
 def expected(world: World, projects: Projects, members: Sequence[Member]) -> tuple[dict[str, int], Portions]:
@@ -67,8 +67,8 @@ class _Trials:
 
     def after_giving_way(self, portions: Portions) -> Portions:
         """Returns what projects count on once some have given way to those that lack guaranteed GPUs."""
-        due, has = self._due(portions), self._handed_out(portions)
-        left = MOST_JOBS // len(self._members)
+        (due, due_below), has = self._due(portions), self._handed_out(portions)
+        left = MOST // (len(self._members) + len(self._projects.projects))
         for name, other in sorted({pair for names in self._shared.values() for pair in permutations(names, 2)}):
             more = due[name] - has.own(name)
             while (
@@ -78,20 +78,25 @@ class _Trials:
                 moved = self._moved(other, name, more, portions)
                 room = self._handed_out(moved)
                 kept = all(room.own(one) >= min(has.own(one), gpus) for one, gpus in due.items())
+                kept &= all(room.below(one) >= min(has.below(one), gpus) for one, gpus in due_below.items())
                 if kept and room.own(name) > has.own(name):
                     portions, has, more = moved, room, due[name] - room.own(name)
                 else:
                     more //= 2
         return portions
 
-    def _due(self, portions: Portions) -> dict[str, int]:
-        """Returns what each project has at most within its guarantee if no other one has anything under its bounds."""
+    def _due(self, portions: Portions) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns what each project has at most within its guarantee if no other one has anything under its bounds.
+
+        First without, then with the projects below it.
+        """
         most = {bound.name: bound.gpus for bound in self._shared}
         demands, shares = self._shares({key: most.get(key[0], gpus) for key, gpus in portions.items()})
-        return {
+        own = {
             name: min(asked, own_share(self._projects, shares, name), self._projects.named(name).guaranteed)
             for name, asked in demands.items()
         }
+        return own, {one.name: min(shares[one.name], one.guaranteed) for one in self._projects.projects}
 
     def _shares(self, portions: Portions) -> tuple[dict[str, int], dict[str, int]]:
         """Returns what projects ask for, and the fair shares of that."""

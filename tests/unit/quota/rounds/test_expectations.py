@@ -76,6 +76,12 @@ def test_projects_that_have_no_others_share_a_bound_fairly_still() -> None:
     assert targets_of(world_of(9, jobs, ("a", "a", "b"), {"a": 2}), PROJECTS) == {"a": 1, "b": 1, "borrows": 4}
 
 
+def test_a_department_is_left_what_is_guaranteed_to_no_project_below_it() -> None:
+    projects = Projects((Project("lab", guaranteed=4), Project("nlp", parent="lab"), Project("vision", guaranteed=4)))
+    jobs = job("free", "nlp", 1, 1), job("bound", "nlp"), job("only", "vision")
+    assert targets_of(world_of(8, jobs, ("b", "a", "a"), {"a": 4}), projects) == {"free": 1, "bound": 2, "only": 2}
+
+
 def due_of(world: World, projects: Projects) -> dict[str, int]:
     """Returns what each project has within its guarantee if no other one has anything under its bounds."""
     asked = {project.name: 0 for project in projects.projects}
