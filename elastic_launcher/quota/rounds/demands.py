@@ -75,6 +75,14 @@ def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Po
     return demands
 
 
+def within_guarantees(projects: Projects, shares: Mapping[str, int], demands: Mapping[str, int]) -> dict[str, int]:
+    """Returns what each project has of its demand within its guarantee, at most its own share."""
+    return {
+        name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
+        for name, asked in demands.items()
+    }
+
+
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:
     """Returns a project's share without those of the projects below it."""
     return shares[name] - sum(shares[child] for child in projects.children(name))

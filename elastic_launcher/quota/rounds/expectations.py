@@ -16,7 +16,7 @@ from itertools import permutations
 
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.demands import Portions, demands_of, own_share, portions_of
+from elastic_launcher.quota.rounds.demands import Portions, demands_of, portions_of, within_guarantees
 from elastic_launcher.quota.rounds.handout import Handout
 from elastic_launcher.quota.rounds.members import Member, without_movable
 from elastic_launcher.quota.rounds.room import Room
@@ -92,10 +92,7 @@ class _Trials:
         """
         most = {bound.name: bound.gpus for bound in self._shared}
         demands, shares = self._shares({key: most.get(key[0], gpus) for key, gpus in portions.items()})
-        own = {
-            name: min(asked, own_share(self._projects, shares, name), self._projects.named(name).guaranteed)
-            for name, asked in demands.items()
-        }
+        own = within_guarantees(self._projects, shares, demands)
         return own, {one.name: min(shares[one.name], one.guaranteed) for one in self._projects.projects}
 
     def _shares(self, portions: Portions) -> tuple[dict[str, int], dict[str, int]]:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.demands import Portions, demands_of, own_share
+from elastic_launcher.quota.rounds.demands import Portions, demands_of, within_guarantees
 from elastic_launcher.quota.rounds.departures import departures, still_leaving, without
 from elastic_launcher.quota.rounds.expectations import expected
 from elastic_launcher.quota.rounds.handout import Handout
@@ -63,10 +63,8 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     rules = _Rules(projects, shares, portions, now)
     entitled = rules.entitled(world, members)
     best = rules.best(world, members, entitled)
-    wanted = {  # if nobody held machines who can use others
-        name: max(least, min(demands[name], own_share(projects, shares, name), projects.named(name).guaranteed))
-        for name, least in entitled.items()
-    }
+    besides = within_guarantees(projects, shares, demands)  # if nobody held machines who can use others
+    wanted = {name: max(least, besides[name]) for name, least in entitled.items()}
     helped: list[bool] = []
     for name in () if leaving else sorted(best.short(wanted)):  # one after the other: some have not left yet
         if OWNERS in (helped.count(True), helped.count(False)):
@@ -104,10 +102,7 @@ class _Rules:
 
     def entitled(self, world: World, members: Sequence[Member]) -> dict[str, int]:
         """Returns what each project may have within its guarantee."""
-        return {
-            name: min(asked, own_share(self.projects, self.shares, name), self.projects.named(name).guaranteed)
-            for name, asked in demands_of(world.rigid, members, self.portions).items()
-        }
+        return within_guarantees(self.projects, self.shares, demands_of(world.rigid, members, self.portions))
 
     def best(self, world: World, members: Sequence[Member], entitled: Mapping[str, int]) -> _Attempt:
         """Returns the targets with which projects lack the least, where need be with jobs that have just changed."""
