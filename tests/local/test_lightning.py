@@ -185,16 +185,19 @@ def test_a_stopped_job_resumes_at_another_size(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_a_training_that_has_decided_to_stop_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "stops": 12})
+@pytest.mark.parametrize(
+    ("ends", "plain"),
+    [
+        pytest.param({"trainer": {"max_steps": 12}}, {"options": {"max_steps": 12}}, id="max_steps"),
+        pytest.param({"stops": 12}, {"callbacks": [StopsAt(12)]}, id="a callback"),
+    ],
+)
+def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(
+    ends: dict[str, Any], plain: dict[str, Any], tmp_path: Path
+) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, **ends})
     train_twice(SCRIPT, options, tmp_path, "ended by Lightning's Trainer): 12 steps", every=12)
-    _, expected = train("adam", tmp_path / "plain", EPOCHS, StopsAt(12))
+    _, expected = train("adam", tmp_path / "plain", EPOCHS, *plain.get("callbacks", ()), **plain.get("options", {}))
     history = json.loads((tmp_path / "history.json").read_text())
     assert len(history) == len(expected)  # nothing is done again but the validation after fit
     assert history[-2] == pytest.approx(expected[-2], rel=1e-9)
-
-
-@pytest.mark.thorough
-def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
-    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "trainer": {"max_steps": 12}})
-    train_twice(SCRIPT, options, tmp_path, "ended by Lightning's Trainer): 12 steps")

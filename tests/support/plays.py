@@ -60,7 +60,7 @@ def stop_and_resume(script: Path, options: str, folder: Path) -> None:
         assert job.wait(LONG) == 0, job.stderr
 
 
-def train_twice(script: Path, options: str, folder: Path, said: str, every: int = 1) -> None:
+def train_twice(script: Path, options: str, folder: Path, said: str, every: int) -> None:
     """Trains on two ranks to the end, and begins once more from the last checkpoint; both say how they have ended.
 
     A checkpoint is saved each so many steps.

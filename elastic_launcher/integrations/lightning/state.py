@@ -81,6 +81,7 @@ class TrainerState:
         trainer.should_stop = state["should_stop"]
         stops = state.get("stops", False)  # older checkpoints do not say it
         if not self.ended and (stops or 0 <= trainer.max_steps <= state["steps"]):
+            trainer.should_stop = True  # the loops of all ranks leave at the same place
             self._job.stop(ENDED)
 
     def _names(self) -> list[str]:
