@@ -29,6 +29,7 @@ from elastic_launcher.torch.state.course import decode_sums, encode_sums
 
 Sums = dict[str, torch.Tensor]
 FORMING = "in the forming of another generation"
+WRITING = "in the writing of what a lost rank 0 may have left"
 AFTER_FAILURE = ("recover", "start")
 """Modes of formations after a failure."""
 
@@ -87,6 +88,9 @@ class Recovery:
                 leave(str(nobody))
             first_step = session.position.step + (way.todo is NextAction.ADOPT or self._in_body(at))
             self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
+            if found.group.rank == 0:
+                with session.pace.aside(WRITING):
+                    session.writes.make_up()
             return way
 
     def _expect(self, coming: Formation) -> None:

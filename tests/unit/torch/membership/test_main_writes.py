@@ -1,0 +1,43 @@
+"""What rank 0 alone writes is there although it is lost: its peers remember it until they have met it again."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from elastic_launcher.torch.membership.main_writes import MainWrites
+from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
+
+
+def test_rank_0_writes_at_once_and_nothing_is_left() -> None:
+    writes, written = MainWrites(), list[str]()
+    assert writes.write(True, "a model", lambda: written.append("model") or "path") == "path"  # type: ignore[func-returns-value]
+    writes.make_up()
+    assert written == ["model"]
+
+
+def test_the_next_rank_0_writes_in_order_what_was_left_to_the_one_before() -> None:
+    writes, written = MainWrites(), list[str]()
+    for name in ("model", "state"):
+        assert writes.write(False, f"the {name}", lambda name=name: written.append(name)) is None  # type: ignore[misc]
+    assert not written
+    with pytest.warns(UserWarning, match="writing the (model|state): this process writes it") as warned:
+        writes.make_up()
+    writes.make_up()
+    assert len(warned) == 2 and written == ["model", "state"]
+
+
+def test_ranks_that_have_met_since_have_nothing_left_of_it() -> None:
+    def body(group: ThreadGroup) -> list[str]:
+        job, written = thread_job(group, 4, 4), list[str]()
+        job._write_on_main("the model", lambda: written.append("first"), 3)
+        job.reduce(1.0)
+        job._write_on_main("the model", lambda: written.append("second"), 3)
+        if group.rank:
+            job._session.writes.make_up()
+        return written
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run_ranks(2, body) == [["first", "second"], ["second"]]
