@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from tests.support.launches import launched
 from tests.support.lightning_modules import MODULES, deciding, train, train_with_fabric
@@ -18,6 +19,16 @@ from tests.support.resizes import LONG, allow, formed
 
 SCRIPT = SCRIPTS / "lightning_train.py"
 EPOCHS = 3
+
+
+class StopsAt(Callback):
+    """Decides after a step that the training ends."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop |= trainer.global_step == self._step
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +182,16 @@ def test_a_stopped_job_resumes_at_another_size(kind: str, tmp_path: Path) -> Non
     options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": 10_000, "pace": 0.2})
     stop_and_resume(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, kind)
+
+
+@pytest.mark.thorough
+def test_a_training_that_has_decided_to_stop_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": EPOCHS, "stops": 12})
+    train_twice(SCRIPT, options, tmp_path, "ended by Lightning's Trainer): 12 steps", every=12)
+    _, expected = train("adam", tmp_path / "plain", EPOCHS, StopsAt(12))
+    history = json.loads((tmp_path / "history.json").read_text())
+    assert len(history) == len(expected)  # nothing is done again but the validation after fit
+    assert history[-2] == pytest.approx(expected[-2], rel=1e-9)
 
 
 @pytest.mark.thorough

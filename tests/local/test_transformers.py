@@ -132,10 +132,15 @@ def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(tmp_path: Path) -> None:
-    arguments = {"max_steps": 14, "eval_strategy": "no"}
-    options = options_of(tmp_path, "tokens", arguments=arguments)
-    train_twice(SCRIPT, options, tmp_path, "ended by the Trainer): 14 steps")
-    plain = train_plain("tokens", tmp_path / "plain", EPOCHS, 14, **arguments).model.state_dict()
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param({"arguments": {"max_steps": 14, "eval_strategy": "no"}}, id="max_steps"),
+        pytest.param({"arguments": {"eval_strategy": "no"}, "stops": 14}, id="a callback"),
+    ],
+)
+def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(ends: dict[str, Any], tmp_path: Path) -> None:
+    train_twice(SCRIPT, options_of(tmp_path, "tokens", **ends), tmp_path, "ended by the Trainer): 14 steps", every=14)
+    plain = train_plain("tokens", tmp_path / "plain", EPOCHS, 14, **ends["arguments"]).model.state_dict()
     for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
         torch.testing.assert_close(ours, plain[name].cpu(), rtol=0, atol=1e-9, msg=name)

@@ -60,9 +60,12 @@ def stop_and_resume(script: Path, options: str, folder: Path) -> None:
         assert job.wait(LONG) == 0, job.stderr
 
 
-def train_twice(script: Path, options: str, folder: Path, said: str) -> None:
-    """Trains on two ranks to the end, and begins once more from the last checkpoint; both say how they have ended."""
-    saving = ("--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", "1 steps")
+def train_twice(script: Path, options: str, folder: Path, said: str, every: int = 1) -> None:
+    """Trains on two ranks to the end, and begins once more from the last checkpoint; both say how they have ended.
+
+    A checkpoint is saved each so many steps.
+    """
+    saving = ("--checkpoint-dir", folder / "checkpoints", "--checkpoint-every", f"{every} steps")
     for place in (folder / "first", folder / "second"):
         place.mkdir()
         with launched("--nodes", "2:2", *saving, "--", script, options, cwd=place) as job:

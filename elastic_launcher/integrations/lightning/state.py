@@ -48,11 +48,12 @@ class TrainerState:
             "counters": {name: one.state_dict() for name, one in self._counters().items()},
             "validated": trainer.fit_loop.epoch_loop.val_loop._has_run,
             "should_stop": trainer.should_stop,
+            "stops": trainer.should_stop and trainer.fit_loop._can_stop_early,
             "steps": trainer.global_step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` has returned; ends a job that has done all steps of the Trainer.
+        """Takes what `state_dict` has returned; ends a job that has done all steps of the Trainer, or decided to stop.
 
         Raises:
             ValueError: If the Trainer has other callbacks or loggers.
@@ -78,7 +79,7 @@ class TrainerState:
             one.load_state_dict(state["counters"][name])
         trainer.fit_loop.epoch_loop.val_loop._has_run = state["validated"]
         trainer.should_stop = state["should_stop"]
-        if not self.ended and 0 <= trainer.max_steps <= state["steps"]:
+        if not self.ended and (state["stops"] or 0 <= trainer.max_steps <= state["steps"]):
             self._job.stop(ENDED)
 
     def _names(self) -> list[str]:

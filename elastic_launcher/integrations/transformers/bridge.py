@@ -70,11 +70,12 @@ class TrainerProgress:
             "first_step": getattr(trainer, "_initial_global_step", 0),
             "current_flos": trainer.current_flos,
             "last_logged": trainer._globalstep_last_logged,
+            "stops": trainer.control.should_training_stop,
             "callbacks": [one.state()["attributes"] for one in self._callbacks()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` has returned; ends a job that has done all steps of the training."""
+        """Takes what `state_dict` has returned; ends a job that has done all steps, or was ended by a callback."""
         trainer = self._trainer
         for name in FIELDS:
             setattr(trainer.state, name, state[name])
@@ -84,7 +85,7 @@ class TrainerProgress:
         trainer._globalstep_last_logged = state["last_logged"]
         for callback, attributes in zip(self._callbacks(), state["callbacks"], strict=True):
             vars(callback).update(attributes)
-        if trainer.state.global_step >= trainer.state.max_steps:
+        if state["stops"] or trainer.state.global_step >= trainer.state.max_steps:
             trainer.job.stop(ENDED)
 
     def _callbacks(self) -> list[Any]:

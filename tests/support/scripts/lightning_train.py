@@ -33,6 +33,8 @@ class Pace(Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         time.sleep(options.get("pace", 0.0))
+        if job.step == options.get("stops"):
+            trainer.should_stop = True
 
     def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
         if [job.rank, job.step] == options.get("dies") and not (folder / "died").exists():

@@ -38,6 +38,8 @@ class Pace(TrainerCallback):  # type: ignore[misc] # transformers is not followe
         time.sleep(options.get("pace", 0.0))
         if "pace" in options and job.reduce(float((folder / "stop").exists()), op="max"):
             control.should_training_stop = True
+        if state.global_step == options.get("stops"):
+            control.should_training_stop = True
 
 
 class Mortal(Plain):  # type: ignore[misc] # trl is not followed
