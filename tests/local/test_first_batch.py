@@ -25,3 +25,11 @@ def test_it_is_decided_once_by_the_first_step(nodes: int, tmp_path: Path) -> Non
     for rank in range(nodes):
         found = torch.load(tmp_path / f"{nodes}-{rank}.pt")
         torch.testing.assert_close(found, dict(plain.state_dict()), rtol=1e-12, atol=0.0)
+
+
+def test_a_parameter_that_it_decides_is_refused_by_name_before_training(tmp_path: Path) -> None:
+    script = (SCRIPTS / "first_batch.py", tmp_path, "parameter")
+    with launched("--nodes", "2:2", "--", *script, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 1, job.stderr
+    assert "the loop body changes mean without an optimizer" in job.last_message, job.last_message
+    assert not job.events.of("generation_formed")

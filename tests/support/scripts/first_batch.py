@@ -1,6 +1,7 @@
 """A training whose first batch decides a mean, and notes that as a boolean; each rank writes what it came to.
 
-Its one argument is the folder for that.
+Its first argument is the folder for that. With ``parameter`` as a second one, the mean is a parameter, as published
+layers have it.
 """
 
 from __future__ import annotations
@@ -24,29 +25,33 @@ class FirstBatch(nn.Module):
     begun: torch.Tensor
     mean: torch.Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, parameter: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(FEATURES, dtype=torch.float64))
         self.register_buffer("begun", torch.tensor(False))
-        self.register_buffer("mean", torch.zeros(FEATURES, dtype=torch.float64))
+        mean = torch.zeros(FEATURES, dtype=torch.float64)
+        if parameter:
+            self.register_parameter("mean", nn.Parameter(mean))
+        else:
+            self.register_buffer("mean", mean)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found = ((x - self.mean) @ self.weight).square().mean()
         if not self.begun:
-            self.mean.copy_(x.mean(0))
+            self.mean.data.copy_(x.mean(0))
             self.begun.fill_(True)
         return found
 
 
-def make() -> tuple[FirstBatch, torch.optim.Optimizer]:
+def make(parameter: bool = False) -> tuple[FirstBatch, torch.optim.Optimizer]:
     """Makes the model and its optimizer."""
-    model = FirstBatch()
+    model = FirstBatch(parameter)
     return model, torch.optim.SGD(model.parameters(), lr=0.05)
 
 
 def main() -> None:
     job = elastic.init(BATCH, BATCH)
-    model, optimizer = job.prepare(*make())
+    model, optimizer = job.prepare(*make(sys.argv[2:] == ["parameter"]))
     for _ in job.epochs(1):
         for (x,) in job.dataloader(TensorDataset(DATA)):
             job.backward(model(x))
