@@ -95,7 +95,6 @@ def test_a_batch_that_adapts_through_resizes_and_a_lost_node_replays(tmp_path: P
     assert_no_process(job.work_dir)
 
 
-@pytest.mark.quick
 def test_a_job_ends_by_itself_after_its_statistical_epochs_through_resizes_and_a_lost_node(tmp_path: Path) -> None:
     """One rank is slow until all that was to come in between has come."""
     hints, epochs = tmp_path / "hints.json", 150
@@ -116,7 +115,6 @@ def test_a_job_ends_by_itself_after_its_statistical_epochs_through_resizes_and_a
     assert_no_process(job.work_dir)
 
 
-@pytest.mark.quick
 def test_statistical_epochs_go_on_from_a_checkpoint_in_their_middle_and_from_one_at_their_end(tmp_path: Path) -> None:
     stage = Stage(tmp_path, sizes=SIZES, epochs=8, worth=0.7, linger=[3, 4], pace=0.02)
     with stage.run(2, MICRO) as job:
@@ -148,7 +146,7 @@ def test_the_loss_of_the_rank_that_decides_loses_no_decision(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param("break=reduced@22:2", marks=pytest.mark.quick, id="one has lost the reduction of a decision"),
+        pytest.param("break=reduced@22:2", id="one has lost the reduction of a decision"),
         pytest.param("reduction@22:1", marks=pytest.mark.thorough, id="the rank that decides is lost before it"),
     ],
 )
@@ -162,7 +160,6 @@ def test_a_decision_whose_step_breaks_off_is_the_same_on_all_ranks(tmp_path: Pat
     assert (23, SIZES[22]) in assert_replays(tmp_path, job.events.all())
 
 
-@pytest.mark.quick
 def test_a_job_that_is_stopped_goes_on_by_its_schedule_at_another_size(tmp_path: Path) -> None:
     stage = Stage(tmp_path, sizes=SIZES)
     for nodes in (2, 3):

@@ -51,7 +51,6 @@ def test_a_job_that_is_stopped_goes_on_at_other_sizes_and_loses_no_step(tmp_path
     assert len(job.events.of("job_started")) == 3
 
 
-@pytest.mark.quick
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_used(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run(2, 5, "--checkpoint-every", "7 steps") as job:

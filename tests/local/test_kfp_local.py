@@ -36,7 +36,6 @@ def test_a_trained_script_makes_a_green_step_with_all_outputs() -> None:
     assert (Path(outputs["job_dir"]) / "events.jsonl").is_file()
 
 
-@pytest.mark.quick
 def test_a_script_that_fails_makes_a_red_step_that_shows_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError):
         elastic_train(

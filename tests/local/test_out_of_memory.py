@@ -96,7 +96,6 @@ def test_all_ranks_do_the_step_again_where_some_of_it_is_reduced(tmp_path: Path,
     assert_same_model(tmp_path, **options)
 
 
-@pytest.mark.quick
 def test_a_forward_pass_that_runs_out_of_memory_costs_the_process_which_comes_back_with_smaller_ones(
     tmp_path: Path,
 ) -> None:

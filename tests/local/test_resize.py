@@ -100,7 +100,6 @@ def test_a_slow_joiner_costs_the_others_no_step(tmp_path: Path) -> None:
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
-@pytest.mark.quick
 def test_a_joiner_that_dies_in_its_first_step_costs_that_step_alone(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)

@@ -141,7 +141,6 @@ def test_a_killed_rank_costs_its_node_and_the_rest_restarts(tmp_path: Path, back
     stage.assert_like_plain(steps)
 
 
-@pytest.mark.quick
 def test_a_failure_of_the_script_ends_the_job_with_its_last_lines(tmp_path: Path) -> None:
     stage = Stage(tmp_path, fault="exception")
     with stage.run("2:2") as job:

@@ -24,7 +24,6 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
-@pytest.mark.quick
 def test_a_launch_that_ends_well(stage: Stage) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
@@ -43,7 +42,6 @@ def test_a_launch_that_ends_well(stage: Stage) -> None:
         assert len({event["step"] for event in logs}) == sum(event["rank"] == 0 for event in logs)
 
 
-@pytest.mark.quick
 def test_a_launch_whose_script_fails_on_one_rank(stage: Stage) -> None:
     with stage.launched("--nodes", "2:2", script=["--fault=exception", "--rank=1", "--step=20"]) as launcher:
         assert launcher.wait() == 1

@@ -41,7 +41,7 @@ def options(folder: Path, **more: object) -> str:
             marks=pytest.mark.thorough,
         ),
         pytest.param("differs: batch", ["global_batch_size", "24", "25"], marks=pytest.mark.thorough),
-        pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
+        ("differs: data", ["dataset", "97 samples", "98 samples"]),
         pytest.param("differs: model", ["model 0", "float64"], marks=pytest.mark.thorough),
     ],
 )
@@ -82,7 +82,6 @@ def test_a_checkpoint_of_parameters_that_had_come_apart_is_named(tmp_path: Path)
     assert f"{said} to go on from the one before." in message
 
 
-@pytest.mark.quick
 def test_a_loss_that_is_no_number_is_shown_and_is_no_error(tmp_path: Path) -> None:
     script = options(tmp_path, fault="nan", fault_rank=0, fault_step=9, epochs=2)
     with launched("--nodes", "1:1", "--", SCRIPT, script, cwd=tmp_path) as job:
@@ -110,7 +109,6 @@ def test_an_interrupted_launcher_ends_all_and_says_what_was_saved(
     assert f"step {saved['step']} is saved in {saved['path']}, the same command resumes from there" in job.stderr
 
 
-@pytest.mark.quick
 def test_ranks_of_a_killed_launcher_leave_within_the_orphan_timeout(tmp_path: Path) -> None:
     script = options(tmp_path, pace=0.01)
     with launched("--nodes", "2:2", "--orphan-timeout", "3", "--", SCRIPT, script, cwd=tmp_path) as job:
@@ -154,7 +152,6 @@ def test_hints_below_the_minimum_while_running_end_the_job_with_75(tmp_path: Pat
     assert "is saved in" in job.stderr.splitlines()[-1]
 
 
-@pytest.mark.quick
 def test_two_ranks_a_node_and_loader_workers_train_the_same_and_stop_at_one_step(tmp_path: Path) -> None:
     """One rank's job.stop() ends all at one step; with nproc_per_node 2 and workers, the same model comes out."""
     script = options(tmp_path, workers=2, pace=0.002)

@@ -45,7 +45,6 @@ def rank_pid(job: Launcher) -> int:
     return int(job.status()["nodes"][0]["members"][0]["pid"])
 
 
-@pytest.mark.quick
 def test_a_job_that_is_stopped_is_saved_and_goes_on_where_it_was(stage: Stage) -> None:
     with stage.launched("--nodes", "2:2") as job:
         job.events.wait("progress")

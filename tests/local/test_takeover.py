@@ -302,7 +302,6 @@ def test_launchers_come_and_go_and_no_rank_notices(tmp_path: Path, times: int) -
     assert len(generations) > times // 2 and steps > 0
 
 
-@pytest.mark.quick
 def test_two_launchers_never_own_one_job(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "1:1")
     with stage.launcher() as first:

@@ -79,7 +79,8 @@ class TrainerState:
             one.load_state_dict(state["counters"][name])
         trainer.fit_loop.epoch_loop.val_loop._has_run = state["validated"]
         trainer.should_stop = state["should_stop"]
-        if not self.ended and (state["stops"] or 0 <= trainer.max_steps <= state["steps"]):
+        stops = state.get("stops", False)  # older checkpoints do not say it
+        if not self.ended and (stops or 0 <= trainer.max_steps <= state["steps"]):
             self._job.stop(ENDED)
 
     def _names(self) -> list[str]:

@@ -70,7 +70,7 @@ class TrainerProgress:
             "first_step": getattr(trainer, "_initial_global_step", 0),
             "current_flos": trainer.current_flos,
             "last_logged": trainer._globalstep_last_logged,
-            "stops": trainer.control.should_training_stop,
+            "stops": trainer.control.should_training_stop and trainer.state.global_step < trainer.state.max_steps,
             "callbacks": [one.state()["attributes"] for one in self._callbacks()],
         }
 
@@ -85,7 +85,8 @@ class TrainerProgress:
         trainer._globalstep_last_logged = state["last_logged"]
         for callback, attributes in zip(self._callbacks(), state["callbacks"], strict=True):
             vars(callback).update(attributes)
-        if state["stops"] or trainer.state.global_step >= trainer.state.max_steps:
+        stops = state.get("stops", False)  # older checkpoints do not say it
+        if stops or trainer.state.global_step >= trainer.state.max_steps:
             trainer.job.stop(ENDED)
 
     def _callbacks(self) -> list[Any]:

@@ -22,7 +22,7 @@ from elastic_launcher.quota.allocation.candidates import candidate
 from elastic_launcher.quota.allocation.worth import thinned
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Autoscale, Projects
-from elastic_launcher.quota.rounds.demands import expected
+from elastic_launcher.quota.rounds.expectations import expected
 from elastic_launcher.quota.rounds.ledger import Ledger, Plan
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
@@ -100,7 +100,7 @@ def speed_curve_of(
         if gpus > 0:
             room.take(member.project.name, gpus, member.bounds)
             steps.append((gpus, gain * gpus))
-    demands, _ = expected(world, projects, members)
+    demands, _ = expected(replace(world, capacity=most), projects, members)
     claims = projects.claims(demands, world.rigid)
     shares = fair_share(most, [replace(claim, weight=0.0) for claim in claims])  # what is guaranteed, and no more
     guaranteed = sum(shares[claim.name] for claim in claims if claim.parent is None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.members import Member, without_movable
+from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.world import Bound, World
 
 Portions = Mapping[tuple[str, str], int]
@@ -15,12 +15,6 @@ Portions = Mapping[tuple[str, str], int]
 
 
 def portions_of(world: World, projects: Projects, members: Sequence[Member]) -> Portions:
-    """Returns what each project counts on of each bound, as `expected` does."""
-    world, members = without_movable(world, projects, members)
-    return _portions(world, projects, members)
-
-
-def _portions(world: World, projects: Projects, members: Sequence[Member]) -> Portions:
     """Returns the part of each bound that each project counts on: its fair share where several have jobs under it.
 
     Pods that are not elastic are part of what their project is guaranteed.
@@ -79,22 +73,6 @@ def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Po
         for bound in member.bounds:
             left[bound.name, name] -= asked
     return demands
-
-
-def expected(world: World, projects: Projects, members: Sequence[Member]) -> tuple[dict[str, int], Portions]:
-    """Returns what each project asks for, and what it counts on of each bound.
-
-    What jobs hold that can use other machines too does not matter to either: a job that moves would change the fair
-    shares and what others count on, and they what it has.
-
-    Args:
-        world: What is there.
-        projects: The projects.
-        members: The jobs, in the order in which they are served.
-    """
-    world, members = without_movable(world, projects, members)
-    portions = _portions(world, projects, members)
-    return demands_of(world.rigid, members, portions), portions
 
 
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:

@@ -4,7 +4,7 @@ Its jobs can use no other machines, and jobs of others that hold these can. So t
 nodes that go first; they may grow again on other machines.
 
 Invariants: a project gives up no more than it has over its guarantee; no job falls below its floor, nor is one cut that
-has just grown; the same world gives the same nodes, also while they are leaving.
+has just grown, unless this round cuts it anyway; the same world gives the same nodes, also while they are leaving.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ def without(
     """Returns what is there once some nodes have left, and the jobs, which have nothing in their place yet."""
     world, members = with_bounds(world, projects, members, lambda bound: bound.without(seats))
     gone = _held(seats)
-    return world, [
-        replace(member, ceiling=min(member.ceiling, _left(member, gone[member.job.id])))
-        if gone[member.job.id]
-        else member
-        for member in members
-    ]
+    return world, [_without(member, gone[member.job.id]) if gone[member.job.id] else member for member in members]
+
+
+def _without(member: Member, gone: int) -> Member:
+    """Returns a job as it is without some of its GPUs: it neither grows nor keeps more than the rest."""
+    left = _left(member, gone)
+    return replace(member, keeps=min(member.keeps, left), ceiling=min(member.ceiling, left))
 
 
 def still_leaving(world: World, members: Sequence[Member]) -> frozenset[Seat]:

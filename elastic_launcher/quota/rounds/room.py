@@ -28,6 +28,10 @@ class Room:
         """Returns what a project's own jobs and pods have."""
         return self._own.get(name, 0)
 
+    def below(self, name: str) -> int:
+        """Returns what a project and all projects below it have."""
+        return self._below.get(name, 0)
+
     def take(self, name: str, gpus: int, bounds: Iterable[Bound] = ()) -> None:
         """Counts GPUs as a project's, and as part of every project above it, and of each of the bounds."""
         self.left -= gpus

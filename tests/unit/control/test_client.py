@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control import client as client_module
 from elastic_launcher.control.auth import ANSWER_HEADER, COUNTER_HEADER, SIGNATURE_HEADER, Verifier, sign_answer
 
 KEY = "5e" * 32
@@ -128,7 +129,6 @@ def test_a_refusal_is_told_at_once() -> None:
     assert len(script.requests) == 1
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("status", "content"),
     [
@@ -143,8 +143,9 @@ def test_a_refusal_is_told_at_once() -> None:
 )
 @pytest.mark.parametrize("key", [None, "77" * 32])
 def test_what_the_jobs_key_has_not_signed_is_no_answer_and_is_named_in_the_log(
-    status: int, content: Any, key: str | None, capsys: pytest.CaptureFixture[str]
+    status: int, content: Any, key: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_module, "RETRY_PAUSES", (0.0,) * len(client_module.RETRY_PAUSES))
     stranger = Script((status, content), key=key)
     with serving(stranger) as url, ControlClient(url, "m1", KEY) as client:
         for _ in range(2):

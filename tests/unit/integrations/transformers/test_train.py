@@ -24,6 +24,7 @@ from transformers import (
 )
 
 import elastic_launcher.integrations.transformers as elastic
+from elastic_launcher.integrations.transformers.bridge import TrainerProgress
 from elastic_launcher.integrations.transformers.reports import OnRank0
 from elastic_launcher.torch import Job
 from tests.support.transformers_models import (
@@ -94,6 +95,8 @@ def test_a_training_ends_in_the_middle_of_an_epoch(arguments: dict[str, Any], jo
     plain.train()
     assert_alike(trainer, plain)
     assert job.step == plain.state.global_step
+    assert trainer.control.should_training_stop
+    assert not TrainerProgress(trainer).state_dict()["stops"], "it goes on where it is resumed for more epochs"
 
 
 def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
