@@ -21,6 +21,6 @@ def write_on_rank_0(model: Any) -> None:
 def _on_rank_0(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
     def gated(*arguments: Any, **named: Any) -> Any:
-        return current()._write_on_main("a model", functools.partial(write, *arguments, **named), 4)
+        return current()._write_on_main("saving a model", functools.partial(write, *arguments, **named), 4)
 
     return gated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,22 +55,6 @@ class JobStatus:
                 stacklevel=level,
             )
         return self.rank == 0
-
-    def _write_on_main(self, what: str, write: Callable[[], Any], level: int) -> Any:
-        """Has rank 0 write something, or another one that becomes rank 0 before that has met its peers again.
-
-        All ranks call it. A process that is not admitted yet only warns, so many frames above.
-
-        Args:
-            what: Is written, for a message.
-            write: Writes it; it must not wait for other ranks.
-            level: The frames.
-
-        Returns:
-            What came of it on rank 0, None elsewhere.
-        """
-        is_main = self._is_main(level)
-        return None if self.rank is None else self._session.writes.write(is_main, what, write)
 
     @property
     def step(self) -> int:

@@ -37,7 +37,7 @@ from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
-from elastic_launcher.torch.state.tensors import same_objects
+from elastic_launcher.torch.state.tensors import bit_sum, is_plain, same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.virtual_ranks import held
 
@@ -165,7 +165,7 @@ class Session:
     shards: NodeShards | None = None
     virtual_ranks: int = 0
     ordered: OrderedReducer | None = None
-    writes: MainWrites = field(default_factory=MainWrites)
+    writes: MainWrites = field(init=False)
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -182,6 +182,7 @@ class Session:
                 division=lambda: self.need_membership("a step").division,
             )
         self.reducer = self.ordered or Reducer(*gradients, self.too_few_for_two_passes)
+        self.writes = MainWrites(lambda: hash(tuple(bit_sum(p) for p in self.parameters() if is_plain(p))))
 
     @property
     def models(self) -> list[nn.Module]:

@@ -13,11 +13,14 @@ from tests.support.resizes import LONG
 from tests.support.scripts.first_batch import BATCH, DATA, make
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_it_is_decided_once_by_the_first_step(nodes: int, tmp_path: Path) -> None:
-    with launched("--nodes", f"{nodes}:{nodes}", "--", SCRIPTS / "first_batch.py", tmp_path, cwd=tmp_path) as job:
+@pytest.mark.parametrize(
+    ("kind", "nodes"), [pytest.param("buffer", 1, marks=pytest.mark.thorough), ("buffer", 2), ("weights", 2)]
+)
+def test_it_is_decided_once_by_the_first_step(kind: str, nodes: int, tmp_path: Path) -> None:
+    script = (SCRIPTS / "first_batch.py", tmp_path, kind)
+    with launched("--nodes", f"{nodes}:{nodes}", "--", *script, cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
-    plain, optimizer = make()
+    plain, optimizer = make(kind)
     for x in DATA.split(BATCH):
         optimizer.zero_grad()
         plain(x).backward()

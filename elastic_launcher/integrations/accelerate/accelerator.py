@@ -269,7 +269,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
             finally:
                 self._saves_alone = False
 
-        return self._write("a state", alone)
+        return self._write("saving a state", alone)
 
     def _write(self, what: str, write: Callable[[], Any]) -> Any:
         """Has rank 0 write, or the next one to be it if that is lost meanwhile; all ranks call it."""
@@ -291,11 +291,11 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def save_model(self, *args: Any, **options: Any) -> None:
         """Saves a model, on rank 0; call it on all ranks."""
-        self._write("a model", partial(super().save_model, *args, **options))
+        self._write("saving a model", partial(super().save_model, *args, **options))
 
     def save(self, *args: Any, **options: Any) -> None:
         """Saves an object, on rank 0; call it on all ranks."""
-        self._write("an object", partial(super().save, *args, **options))
+        self._write("saving an object", partial(super().save, *args, **options))
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """Is refused: the job knows its position.

@@ -216,15 +216,15 @@ class ElasticTrainerMixin:
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model on rank 0, or on the next one to be it if that is lost meanwhile; call it on all ranks."""
-        self._write("the model", partial(super().save_model, *args, **kwargs))  # type: ignore[misc]
+        self._write("saving the model", partial(super().save_model, *args, **kwargs))  # type: ignore[misc]
 
     def save_state(self) -> None:
         """Saves the Trainer's state as `save_model` saves the model."""
-        self._write("the Trainer's state", super().save_state)  # type: ignore[misc]
+        self._write("saving the Trainer's state", super().save_state)  # type: ignore[misc]
 
     def save_metrics(self, *args: Any, **kwargs: Any) -> None:
         """Saves metrics as `save_model` saves the model."""
-        self._write("metrics", partial(super().save_metrics, *args, **kwargs))  # type: ignore[misc]
+        self._write("saving metrics", partial(super().save_metrics, *args, **kwargs))  # type: ignore[misc]
 
     def _write(self, what: str, write: Callable[[], None]) -> None:
         def on_rank_0() -> None:

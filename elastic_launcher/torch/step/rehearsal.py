@@ -11,7 +11,8 @@ import inspect
 import sys
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -24,7 +25,7 @@ from elastic_launcher.torch.state.buffers import is_averaged
 from elastic_launcher.torch.step.memory import note_limit, reserve_optimizer_state
 
 KEPT_ELEMENTS = 2**16  # of a parameter that is put back: copies of larger ones would take memory that a try needs
-SAME = {"rtol": 1e-3, "atol": 1e-6}  # how near two tries are where they differ by rounding alone
+KEPT_TOGETHER = 2**24  # of all of them
 FINENESS = 8  # a limit is found but for this part of it: each further try costs a run of the loop body
 
 
@@ -68,6 +69,8 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
             pass
         session.buffers.check()
         session.buffers.refuse_changed(still)
+        if largest() > smallest():  # else both tries have the same samples: what is done once alone must show
+            session.buffers.undo_step()
         return micro.owners
 
     session.buffers.begin_step()
@@ -102,8 +105,10 @@ class WrittenParameters:
         parameters: All parameters, as they are before the rehearsal.
     """
 
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
-        self._kept = [p for p in parameters if p.numel() <= KEPT_ELEMENTS and not is_sharded(p) and is_averaged(p)]
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        small = [p for p in parameters if p.numel() <= KEPT_ELEMENTS and not is_sharded(p) and is_averaged(p)]
+        together = accumulate(p.numel() for p in small)
+        self._kept = [p for p, elements in zip(small, together, strict=True) if elements <= KEPT_TOGETHER]
         self._before = [parameter.detach().clone() for parameter in self._kept]
         self._first: dict[int, torch.Tensor] | None = None  # what the first try has written, by number
         self._different: set[int] = set()
@@ -111,17 +116,30 @@ class WrittenParameters:
     def end_try(self, *, counts: bool) -> None:
         """Puts the values before a try back; where it ``counts``, compares what it has written with the first one."""
         written = {}
-        for number, (parameter, before) in enumerate(zip(self._kept, self._before, strict=True)):
-            if not torch.equal(parameter, before) and parameter.shape == before.shape:
-                written[number] = parameter.detach().clone()
-                parameter.data.copy_(before)
+        for number in self._changed():
+            written[number] = self._kept[number].detach().to(self._before[number].device, copy=True)
+            self._kept[number].data.copy_(self._before[number])
         if not counts:
             return
         first = self._first = written if self._first is None else self._first
         for number in first.keys() | written.keys():
-            one, other = (found.get(number, self._before[number]) for found in (first, written))
-            if not torch.allclose(one, other, equal_nan=True, **SAME):
+            before = self._before[number]
+            if not _same_write(before, first.get(number, before), written.get(number, before)):
                 self._different.add(number)
+
+    def _changed(self) -> list[int]:
+        """Returns which parameters have other values than before; waits for each device once."""
+        flags: dict[torch.device, dict[int, torch.Tensor]] = {}
+        for number, (parameter, before) in enumerate(zip(self._kept, self._before, strict=True)):
+            if parameter.shape == before.shape:
+                there = before.to(parameter.device)
+                flags.setdefault(parameter.device, {})[number] = (parameter.detach() != there).any()
+        return [
+            number
+            for found in flags.values()
+            for number, flag in zip(found, torch.stack(list(found.values())).tolist(), strict=True)
+            if flag
+        ]
 
     def refuse_different(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Refuses a parameter that one try has left with other values than another one.
@@ -139,6 +157,18 @@ class WrittenParameters:
             "pass on the same samples on every rank before job.prepare; or keep what forward passes write in buffers, "
             "which ranks average"
         )
+
+
+def _same_write(before: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether two tries have written the same into a parameter, but for rounding."""
+    if torch.equal(one, other):
+        return True
+    if before.is_complex():
+        before, one, other = (torch.view_as_real(value) for value in (before, one, other))
+    eps = torch.finfo(before.dtype).eps
+    before, one, other = (value.double().nan_to_num() for value in (before, one, other))
+    rounding = 8 * eps * torch.maximum(before.abs(), one.abs()).max()
+    return bool((one - other).abs().max() <= 1e-3 * (one - before).abs().max() + rounding)
 
 
 def find_limit(
