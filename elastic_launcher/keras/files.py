@@ -1,4 +1,4 @@
-"""Has a model write its files on rank 0 alone."""
+"""Has a model write its files on rank 0 alone, or on the next one to be it if that is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def write_on_rank_0(model: Any) -> None:
 def _on_rank_0(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
     def gated(*arguments: Any, **named: Any) -> Any:
-        return write(*arguments, **named) if current().is_main else None
+        return current()._write_on_main("saving a model", functools.partial(write, *arguments, **named), 4)
 
     return gated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -310,6 +311,29 @@ class Job(JobStatus):
             make: Makes the object.
         """
         return OnMain(lambda: self._is_main(4), make)
+
+    def _write_on_main(self, what: str, write: Callable[[], Any], stacklevel: int) -> Any:
+        """Has rank 0 write something, or another one that becomes rank 0 before that has met its peers again.
+
+        All ranks call it. A process that is not admitted yet warns, and writes nothing.
+
+        Args:
+            what: What it does, for a message: "saving the model".
+            write: Does it; it must not wait for other ranks.
+            stacklevel: Of the warning, as for `warnings.warn`.
+
+        Returns:
+            What came of it on rank 0, None elsewhere.
+        """
+        if self.rank is None:
+            if self._session.micro is None:  # a joiner's first batch is asked for where its peers do the same
+                warnings.warn(
+                    f"not {what}: this process is not admitted to the training yet, and before the first batch none "
+                    "is. Write inside the training loop or after it",
+                    stacklevel=stacklevel,
+                )
+            return None
+        return self._session.writes.write(self.rank == 0, what, write)
 
     def first_on_node(self) -> AbstractContextManager[None]:
         """Lets the processes of a machine in one after the other: the first one downloads, the others find it done.

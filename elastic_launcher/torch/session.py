@@ -27,6 +27,7 @@ from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.ordered import OrderedReducer
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
+from elastic_launcher.torch.membership.main_writes import MainWrites
 from elastic_launcher.torch.membership.membership import Division, Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import StepTimer
@@ -36,7 +37,7 @@ from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
-from elastic_launcher.torch.state.tensors import same_objects
+from elastic_launcher.torch.state.tensors import bit_sum, is_plain, same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.virtual_ranks import held
 
@@ -119,6 +120,7 @@ class Session:
         virtual_ranks: Among how many virtual ranks each step is divided, whatever the number of ranks (see
             `virtual_ranks`); 0 where it is divided among the ranks.
         ordered: The reducer, where there are virtual ranks.
+        writes: What rank 0 alone writes.
     """
 
     schedule: BatchSchedule
@@ -163,6 +165,7 @@ class Session:
     shards: NodeShards | None = None
     virtual_ranks: int = 0
     ordered: OrderedReducer | None = None
+    writes: MainWrites = field(init=False)
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -179,6 +182,7 @@ class Session:
                 division=lambda: self.need_membership("a step").division,
             )
         self.reducer = self.ordered or Reducer(*gradients, self.too_few_for_two_passes)
+        self.writes = MainWrites(lambda: hash(tuple(bit_sum(p) for p in self.parameters() if is_plain(p))))
 
     @property
     def models(self) -> list[nn.Module]:
@@ -204,6 +208,8 @@ class Session:
 
     def move_to(self, position: Position) -> None:
         """Moves on, or to where a peer or a checkpoint is."""
+        if position.operations != self._position.operations:
+            self.writes.met()
         self._position = position
 
     def change_batch(self, global_batch_size: int) -> None:

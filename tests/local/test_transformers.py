@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from tests.support.places import SCRIPTS
 from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume, train_twice
@@ -101,6 +102,18 @@ def test_rank_0_is_killed_while_it_saves_and_the_best_model_is_loaded(tmp_path: 
     kept, expected = ([one.name for one in folder.glob("checkpoint-*")] for folder in (tmp_path, tmp_path / "plain"))
     assert kept == expected
     assert (tmp_path / kept[0] / "trainer_state.json").exists()
+
+
+@pytest.mark.thorough
+def test_rank_0_is_killed_while_it_saves_the_model_after_training(tmp_path: Path) -> None:
+    options = options_of(tmp_path, "tokens", dies_saving_model=EPOCHS * STEPS)
+    sizes = launch_training(SCRIPT, options, tmp_path, "2:2")
+    assert (tmp_path / "died").exists() and sizes[-1] == 1
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    weights = torch.load(tmp_path / "weights.pt", map_location="cpu")
+    for name, value in saved.state_dict().items():
+        torch.testing.assert_close(value.to(torch.float64), weights[name], rtol=0, atol=0, msg=name)
+    assert (tmp_path / "trainer_state.json").exists()
 
 
 @pytest.mark.thorough

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,15 +259,26 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def save_state(self, output_dir: str | None = None, *args: Any, **options: Any) -> Any:
         """Saves models, optimizers and schedulers in Accelerate's format, on rank 0; call it on all ranks."""
-        if self.job.rank != 0:
-            return None
-        self.show_rank()
-        self._number_checkpoint()
-        self._saves_alone = True
-        try:
-            return super().save_state(output_dir, *args, **options)
-        finally:
-            self._saves_alone = False
+        save = partial(super().save_state, output_dir, *args, **options)
+
+        def alone() -> Any:
+            self._number_checkpoint()
+            self._saves_alone = True
+            try:
+                return save()
+            finally:
+                self._saves_alone = False
+
+        return self._write("saving a state", alone)
+
+    def _write(self, what: str, write: Callable[[], Any]) -> Any:
+        """Has rank 0 write, or the next one to be it if that is lost meanwhile; all ranks call it."""
+
+        def on_rank_0() -> Any:
+            self.show_rank()
+            return write()
+
+        return self.job._write_on_main(what, on_rank_0, 5)
 
     def _number_checkpoint(self) -> None:
         """Has Accelerate number its checkpoint after those that another rank 0 has written."""
@@ -278,16 +290,12 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
         project.iteration = max([project.iteration, *(number + 1 for number in numbers)])
 
     def save_model(self, *args: Any, **options: Any) -> None:
-        """Saves a model, on rank 0."""
-        if self.job.rank == 0:
-            self.show_rank()
-            super().save_model(*args, **options)
+        """Saves a model, on rank 0; call it on all ranks."""
+        self._write("saving a model", partial(super().save_model, *args, **options))
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Saves an object, on rank 0."""
-        if self.job.rank == 0:
-            self.show_rank()
-            super().save(*args, **options)
+        """Saves an object, on rank 0; call it on all ranks."""
+        self._write("saving an object", partial(super().save, *args, **options))
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """Is refused: the job knows its position.

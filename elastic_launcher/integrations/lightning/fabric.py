@@ -92,6 +92,11 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         scaler = getattr(self.precision, "scaler", None)
         self.job.backward(tensor if scaler is None else scaler.scale(tensor), *args, weight=weight, **kwargs)
 
+    def save_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves a checkpoint of Fabric on rank 0, or on the next one to be it if that is lost meanwhile."""
+        save = partial(super().save_checkpoint, path, *args, **kwargs)
+        self.job._write_on_main(f"saving the checkpoint {path}", save, 5)
+
     def all_reduce(self, tensor: torch.Tensor, group: Any = None, reduce_op: Any = "mean") -> torch.Tensor:
         """Reduces a value over all ranks."""
         return reduced(self.job, tensor, reduce_op)

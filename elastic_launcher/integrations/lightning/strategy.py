@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,6 +84,15 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         super().setup_environment()
         assert self.lightning_module is not None
         choose_versions(self.lightning_module.trainer)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Saves a checkpoint of Lightning on rank 0, or on the next one to be it if that is lost meanwhile."""
+        save = partial(super().save_checkpoint, checkpoint, filepath, storage_options=storage_options)
+        self.job._write_on_main(f"saving the checkpoint {filepath}", save, 5)
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Removes a checkpoint of Lightning as `save_checkpoint` saves it."""
+        self.job._write_on_main(f"removing the checkpoint {filepath}", partial(super().remove_checkpoint, filepath), 5)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Loads a checkpoint of Lightning, on each rank; the job starts where that was."""

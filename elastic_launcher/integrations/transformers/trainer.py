@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -213,9 +215,23 @@ class ElasticTrainerMixin:
         self.job.log({name: value for name, value in numbers.items() if not isinstance(value, bool)})
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Saves the model on rank 0."""
-        if self.job.rank == 0:
-            super().save_model(*args, **kwargs)  # type: ignore[misc]
+        """Saves the model on rank 0, or on the next one to be it if that is lost meanwhile; call it on all ranks."""
+        self._write("saving the model", partial(super().save_model, *args, **kwargs))  # type: ignore[misc]
+
+    def save_state(self) -> None:
+        """Saves the Trainer's state as `save_model` saves the model."""
+        self._write("saving the Trainer's state", super().save_state)  # type: ignore[misc]
+
+    def save_metrics(self, *args: Any, **kwargs: Any) -> None:
+        """Saves metrics as `save_model` saves the model."""
+        self._write("saving metrics", partial(super().save_metrics, *args, **kwargs))  # type: ignore[misc]
+
+    def _write(self, what: str, write: Callable[[], None]) -> None:
+        def on_rank_0() -> None:
+            self.show_rank()
+            write()
+
+        self.job._write_on_main(what, on_rank_0, 5)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Saves on rank 0, and on the next one to be it if that is lost meanwhile."""

@@ -29,6 +29,7 @@ from elastic_launcher.torch.state.course import decode_sums, encode_sums
 
 Sums = dict[str, torch.Tensor]
 FORMING = "in the forming of another generation"
+WRITING = "in the writing of what a lost rank 0 may have left"
 AFTER_FAILURE = ("recover", "start")
 """Modes of formations after a failure."""
 
@@ -87,6 +88,11 @@ class Recovery:
                 leave(str(nobody))
             first_step = session.position.step + (way.todo is NextAction.ADOPT or self._in_body(at))
             self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
+            if way.todo in (NextAction.ADOPT, NextAction.RESULT):  # a peer has completed an operation of all ranks
+                session.writes.met()
+            elif found.group.rank == 0:
+                with session.pace.aside(WRITING):
+                    session.writes.make_up()
             return way
 
     def _expect(self, coming: Formation) -> None:
@@ -163,6 +169,7 @@ class Recovery:
                 with session.pace.waiting(operation.words(session.position.step)), session.agreed():
                     session.begin(operation)
                     compare(session.need_membership(END).group)
+                session.writes.met()
             except GroupError as error:
                 self.recover(error, At.END)
                 continue

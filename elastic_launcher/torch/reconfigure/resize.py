@@ -291,6 +291,7 @@ class Resizer:
         if member.number in formation.leavers:
             member.reports.put(messages.Left(session.position.step))
             session.leave_job()
+        session.writes.met()  # also where rank 0 leaves: it comes here after what the script had it write
         membership = session.need_membership("a resize")
         assert formation.group is not None
         membership.group.close()

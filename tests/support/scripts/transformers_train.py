@@ -43,7 +43,7 @@ class Pace(TrainerCallback):  # type: ignore[misc] # transformers is not followe
 
 
 class Mortal(Plain):  # type: ignore[misc] # trl is not followed
-    """Kills a rank after a step, in an evaluation or while it saves, where the test says so."""
+    """Kills a rank after a step, in an evaluation, or while it saves a checkpoint or the model, where the test says."""
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         if job.rank is not None and job.rank == (job.world_size or 0) - 1 > 0:
@@ -53,6 +53,10 @@ class Mortal(Plain):  # type: ignore[misc] # trl is not followed
     def _save_rng_state(self, *args: Any) -> None:
         self._die("dies_saving")
         super()._save_rng_state(*args)
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        self._die("dies_saving_model")
+        super()._save(*args, **kwargs)
 
     def _die(self, option: str) -> None:
         if self.state.global_step == options.get(option) and not (folder / "died").exists():
@@ -79,3 +83,5 @@ if job.is_main:
     torch.save(trainer.model.state_dict(), folder / "weights.pt")
     (folder / "history.json").write_text(json.dumps(history(trainer)))
 trainer.save_model(str(folder / "saved"))
+trainer.save_state()
+trainer.evaluate()  # the others wait here for a rank 0 that saves
