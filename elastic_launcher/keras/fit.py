@@ -120,6 +120,10 @@ def _held_out(held_out: Any, job: Job) -> Data | None:
     return data_of.read(x, y, weights, None, False, job.global_batch_size)
 
 
+class Left(Exception):
+    """A callback had ended this fit at the step from which the job resumes."""
+
+
 class Training:
     """One call of `fit`."""
 
@@ -139,13 +143,14 @@ class Training:
         self._callbacks: Any = None
         self._begun = -1  # the last step that callbacks know of
 
-    def state_dict(self) -> dict[str, int]:
-        """Returns which step callbacks know of."""
-        return {"begun": self._begun}
+    def state_dict(self) -> dict[str, Any]:
+        """Returns which step callbacks know of, and whether one has ended the training after it."""
+        return {"begun": self._begun, "stops": bool(self._model.stop_training)}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes what `state_dict` has returned."""
         self._begun = state["begun"]
+        self._model.stop_training = state.get("stops", False)  # older checkpoints do not say it
 
     def run(self, callbacks: list[Any], epochs: int, verbose: str | int) -> Any:
         """Trains up to an epoch; returns the history."""
@@ -198,7 +203,7 @@ class Training:
         self._metrics.begin_epoch()
         if job.rank is not None:
             self._begin_step()
-        while job.run_step(self._loader, self._micro_batch):
+        while self._run_step():
             self._prepared.optimizer.step()
             if job.step_in_epoch == steps:
                 job.reduce(0.0)  # nobody goes on to the next epoch while another one may have to take this step over
@@ -208,6 +213,13 @@ class Training:
                 break
             if job.step_in_epoch < steps:
                 self._begin_step()
+        job._steps.settle()  # what is saved for this step is what callbacks know now
+
+    def _run_step(self) -> bool:
+        try:
+            return self._job.run_step(self._loader, self._micro_batch)
+        except Left:
+            return False
 
     def _begin_step(self) -> None:
         """Tells callbacks that a step begins, between two steps: a process that joins receives what they change."""
@@ -225,6 +237,8 @@ class Training:
         if micro.first:
             self._seeds.begin(job.step, job.rank or 0)
             if not micro.rehearsal:
+                if self._model.stop_training:
+                    raise Left
                 self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
         self._model.train_function([data_of.parts_of(batch)])
         loss, denominator = self._hooks.take()

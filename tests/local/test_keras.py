@@ -13,7 +13,7 @@ from elastic_launcher.keras.backend import keras
 from tests.support.compiler import COMPILER, HEADER
 from tests.support.keras_models import BATCH, MODELS, build, callbacks, data, use_float64
 from tests.support.places import SCRIPTS
-from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume
+from tests.support.plays import launch_training, notify_rank_0, resize, stop_and_resume, train_twice
 
 SCRIPT = SCRIPTS / "keras_train.py"
 EPOCHS = 3
@@ -30,14 +30,30 @@ def float64() -> Any:
     keras.config.set_floatx("float32")
 
 
-def assert_as_plain(folder: Path, kind: str) -> int:
-    """Fails unless the model and the history are those of Keras alone; returns the number of epochs."""
+class StopsAt(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
+    """Decides after a step that the training ends."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._left = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if not self._left:
+            self.model.stop_training = True
+
+
+def assert_as_plain(folder: Path, kind: str, *more: Any, again: int = 0) -> int:
+    """Fails unless the model and the history are those of Keras alone; returns the number of epochs.
+
+    The last epoch has so many rows ``again`` in the log.
+    """
     history = json.loads((folder / "history.json").read_text())
     epochs = len(history["epoch"])
     assert history["epoch"] == list(range(epochs))
     plain = build(kind)
     expected = plain.fit(
-        **data(kind), batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks(kind)
+        **data(kind), batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=[*callbacks(kind), *more]
     ).history
     del history["epoch"]
     assert sorted(history) == sorted(expected)
@@ -47,7 +63,7 @@ def assert_as_plain(folder: Path, kind: str) -> int:
         for ours, theirs in zip(weights.values(), plain.get_weights(), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
     rows = (folder / "log.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in rows] == ["epoch", *map(str, range(epochs))]
+    assert [row.split(",")[0] for row in rows] == ["epoch", *map(str, range(epochs)), *[str(epochs - 1)] * again]
     return epochs
 
 
@@ -115,3 +131,12 @@ def test_a_stopped_job_resumes_at_another_size(tmp_path: Path) -> None:
     options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 10_000, "pace": 0.02})
     stop_and_resume(SCRIPT, options, tmp_path)
     assert_as_plain(tmp_path, "adam")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["adam", "scheduled"])
+def test_a_training_that_a_callback_has_ended_ends_at_once_where_it_resumes(kind: str, tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": kind, "epochs": EPOCHS, "stops": 12})
+    train_twice(SCRIPT, options, tmp_path, "done: 12 steps", every=12)
+    assert (tmp_path / "checkpoints").exists()
+    assert assert_as_plain(tmp_path, kind, StopsAt(12), again=1) == 2

@@ -397,6 +397,7 @@ class StepEngine:
         stop = session.wants_stop()
         if self._has_step(data) and not session.over:
             self.exchange(stop=stop)
+            self._resizer.tell_active()  # a job that resumes where it had left the loop does no step
             if not session.over:
                 count_rest(session, session.data_pass(data, session.position))
         elif stop and session.need_membership("the end of the loop").world_size == 1:

@@ -1,8 +1,8 @@
 """A Keras script under the launcher; its argument is a JSON object.
 
-It trains ``epochs`` epochs of the model ``kind``, or until there is a file ``stop``, and writes what came of it to
-``folder``: ``weights.npz``, ``history.json``, ``log.csv``. With ``predict`` each rank compares what all of them predict
-together with what it predicts alone. ``jit`` has Keras compile the model.
+It trains ``epochs`` epochs of the model ``kind``, or until there is a file ``stop``, or up to the step ``stops``, and
+writes what came of it to ``folder``: ``weights.npz``, ``history.json``, ``log.csv``. With ``predict`` each rank compares
+what all of them predict together with what it predicts alone. ``jit`` has Keras compile the model.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Pace(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         time.sleep(options.get("pace", 0.0))
+        if job.step == options.get("stops"):
+            self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if job.reduce(float((folder / "stop").exists()), op="max"):
