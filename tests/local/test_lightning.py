@@ -201,3 +201,15 @@ def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(
     history = json.loads((tmp_path / "history.json").read_text())
     assert len(history) == len(expected)  # nothing is done again but the validation after fit
     assert history[-2] == pytest.approx(expected[-2], rel=1e-9)
+
+
+@pytest.mark.thorough
+def test_early_stopping_counts_on_where_a_job_resumes(tmp_path: Path) -> None:
+    options = json.dumps({"folder": str(tmp_path), "kind": "adam", "epochs": 9, "decides": True})
+    train_twice(SCRIPT, options, tmp_path, "ended by Lightning's Trainer): ", every=10)
+    plain, expected = train("adam", tmp_path / "plain", 9, *deciding(tmp_path / "plain_saved"))
+    history = json.loads((tmp_path / "history.json").read_text())
+    assert len(expected) < 80
+    assert history[-1] == pytest.approx(expected[-1], rel=1e-9)
+    for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
+        torch.testing.assert_close(ours, plain.state_dict()[name], rtol=0, atol=1e-9, msg=name)
