@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -259,10 +260,13 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def save_state(self, output_dir: str | None = None, *args: Any, **options: Any) -> Any:
         """Saves models, optimizers and schedulers in Accelerate's format, on rank 0; call it on all ranks."""
-        save = partial(super().save_state, output_dir, *args, **options)
+        save, number = partial(super().save_state, output_dir, *args, **options), self._next_number()
 
         def alone() -> Any:
-            self._number_checkpoint()
+            if number is not None:
+                self.project_configuration.iteration = number
+                # what a lost rank 0 has left of this very checkpoint
+                shutil.rmtree(self._checkpoints / f"checkpoint_{number}", ignore_errors=True)
             self._saves_alone = True
             try:
                 return save()
@@ -280,14 +284,22 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
         return self.job._write_on_main(what, on_rank_0, 5)
 
-    def _number_checkpoint(self) -> None:
-        """Has Accelerate number its checkpoint after those that another rank 0 has written."""
+    @property
+    def _checkpoints(self) -> Path:
+        return Path(self.project_configuration.project_dir, "checkpoints")
+
+    def _next_number(self) -> int | None:
+        """Returns the number that Accelerate is to give its next checkpoint, the same on all ranks, if it numbers them.
+
+        It follows those of all ranks that were rank 0.
+        """
         project = self.project_configuration
         if not project.automatic_checkpoint_naming:
-            return
-        names = [path.name for path in Path(project.project_dir, "checkpoints").glob("checkpoint_*")]
+            return None
+        names = [path.name for path in self._checkpoints.glob("checkpoint_*")]
         numbers = [int(found[1]) for name in names if (found := re.fullmatch(r"checkpoint_(\d+)", name))]
-        project.iteration = max([project.iteration, *(number + 1 for number in numbers)])
+        number = max([project.iteration, *(number + 1 for number in numbers)])
+        return int(self._largest(number)) if self.sync_gradients else number
 
     def save_model(self, *args: Any, **options: Any) -> None:
         """Saves a model, on rank 0; call it on all ranks."""
