@@ -148,5 +148,7 @@ def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(ends: 
 
 @pytest.mark.thorough
 def test_early_stopping_counts_on_where_a_job_resumes(tmp_path: Path) -> None:
-    train_twice(SCRIPT, options_of(tmp_path, "tokens", 9, arguments=BEST), tmp_path, "ended by the Trainer): ", every=10)
+    train_twice(
+        SCRIPT, options_of(tmp_path, "tokens", 9, arguments=BEST), tmp_path, "ended by the Trainer): ", every=10
+    )
     assert_as_plain(tmp_path, "tokens", 9, **BEST)

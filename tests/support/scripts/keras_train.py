@@ -1,8 +1,8 @@
 """A Keras script under the launcher; its argument is a JSON object.
 
 It trains ``epochs`` epochs of the model ``kind``, or until there is a file ``stop``, or up to the step ``stops``, and
-writes what came of it to ``folder``: ``weights.npz``, ``history.json``, ``log.csv``. With ``predict`` each rank compares
-what all of them predict together with what it predicts alone. ``jit`` has Keras compile the model.
+writes what came of it to ``folder``: ``weights.npz``, ``history.json``, ``log.csv``. With ``predict`` each rank
+compares what all of them predict together with what it predicts alone. ``jit`` has Keras compile the model.
 """
 
 from __future__ import annotations
