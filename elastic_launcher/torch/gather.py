@@ -75,7 +75,7 @@ def _own(
         return _checked(rows)
     parts: list[dict[str, torch.Tensor]] = []
     with rng.preserve(), torch.no_grad():
-        for one in session.divisions(division):
+        for one in session.shares.divisions(division):
             for batch, samples, counts in each_batch(session, loader, one, check):
                 part = _checked(rows(*batch) if isinstance(batch, (tuple, list)) else rows(batch), samples)
                 parts.append(part if counts else {name: tensor[:0] for name, tensor in part.items()})

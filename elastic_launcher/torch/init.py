@@ -85,7 +85,7 @@ def init(
         TrainingState(),
         virtual_ranks=virtual_ranks,
     )
-    session.finds_limit = largest is None
+    session.shares.finds_limit = largest is None
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))
     job = Job(session)

@@ -52,7 +52,7 @@ class Job(JobStatus):
         watch_script_end(session, self._steps)
         session.move_to(session.position.at(standing.phase, standing.epoch))
         session.sums.known = dict(standing.sums)
-        session.least_world_size = standing.least_world_size
+        session.shares.least_world_size = standing.least_world_size
         take_known_limit(session)
 
     def prepare(self, *things: Any) -> Any:

@@ -91,7 +91,8 @@ class JobStatus:
         """How a full global batch is divided among the ranks now."""
         membership = self._session.need_membership("job.plan")
         session = self._session
-        batch, most, statistics = session.global_batch_size, session.max_micro_batch, session.normalizes is not None
+        batch, shares = session.global_batch_size, session.shares
+        most, statistics = shares.max_micro_batch, shares.normalizes is not None
         if session.virtual_ranks:
             number = session.virtual_ranks
             return plan_virtual(batch, most, number, membership.world_size, batch_statistics=statistics)

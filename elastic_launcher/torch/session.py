@@ -5,14 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.observations import Observations
-from elastic_launcher.batch import Share, share, share_of_node
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.control.messages import PhaseStarted, Report
 from elastic_launcher.torch.autoscaling import Autoscaling
@@ -20,6 +18,7 @@ from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
+from elastic_launcher.torch.data.shares import Shares
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
@@ -28,7 +27,7 @@ from elastic_launcher.torch.gradients.ordered import OrderedReducer
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.main_writes import MainWrites
-from elastic_launcher.torch.membership.membership import Division, Membership
+from elastic_launcher.torch.membership.membership import Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import StepTimer
 from elastic_launcher.torch.shard.model import parameters
@@ -39,7 +38,6 @@ from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import bit_sum, is_plain, same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
-from elastic_launcher.virtual_ranks import held
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.membership.environment import Launch
@@ -101,19 +99,13 @@ class Session:
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
         together: What this rank does together with its peers.
         locked: Whether the script is inside `job.first_on_node`, where it may not wait for peers.
-        normalizes: A part of a model that takes statistics of a micro-batch, if there is one.
         stepping: Whether a prepared optimizer is acting.
         left_out: Micro-batches of this step that do not count, since their backward pass broke off.
         course: Where the script is.
         start: The epoch, and the step in it, with which the script has a new job start; None for the beginning.
         sums: What sums over ranks came to outside of training loops.
         asked: Whether the script has called a prepared optimizer's step since this micro-batch was issued.
-        least_world_size: Fewest ranks for which the job asks; 0 where there are as many as there are now.
-        norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
-        looked_at: After how many registrations of modules.
         noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
-        finds_limit: Whether the rehearsal is to find how large micro-batches may be.
-        known_limit: The largest micro-batch that fits into this rank's memory, where one did not; None otherwise.
         times: Of this rank's steps, by configuration.
         autoscaling: The adaptive batch; None where the global batch is fixed.
         shards: The ranks of this node, where they share one model; None where each has a whole one.
@@ -121,6 +113,7 @@ class Session:
             `virtual_ranks`); 0 where it is divided among the ranks.
         ordered: The reducer, where there are virtual ranks.
         writes: What rank 0 alone writes.
+        shares: Which part of a step each rank does.
     """
 
     schedule: BatchSchedule
@@ -151,21 +144,16 @@ class Session:
     epochs: int | None = None
     loss: float = float("nan")
     pace: StepTimer = field(default_factory=StepTimer)
-    normalizes: str | None = None
     stepping: bool = False
     asked: bool = False
-    least_world_size: int = 0
-    norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
-    looked_at: int = 0
     noise: NoiseMeter | None = None
-    finds_limit: bool = False
-    known_limit: int | None = None
     times: Observations = field(default_factory=Observations)
     autoscaling: Autoscaling | None = None
     shards: NodeShards | None = None
     virtual_ranks: int = 0
     ordered: OrderedReducer | None = None
     writes: MainWrites = field(init=False)
+    shares: Shares = field(init=False)
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -173,6 +161,7 @@ class Session:
     _parameters: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.shares = Shares(self)
         gradients = (self.parameters, self.buffers, self.device, self.name_of)
         if self.virtual_ranks:
             self.state.arithmetic = {"virtual ranks": self.virtual_ranks, "max_batch_per_gpu": self.max_batch_per_gpu}
@@ -181,7 +170,7 @@ class Session:
                 virtual_ranks=self.virtual_ranks,
                 division=lambda: self.need_membership("a step").division,
             )
-        self.reducer = self.ordered or Reducer(*gradients, self.too_few_for_two_passes)
+        self.reducer = self.ordered or Reducer(*gradients, self.shares.too_few_for_two_passes)
         self.writes = MainWrites(lambda: hash(tuple(bit_sum(p) for p in self.parameters() if is_plain(p))))
 
     @property
@@ -283,56 +272,6 @@ class Session:
         """Returns the pass over the data in which a position is."""
         return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
 
-    @property
-    def max_micro_batch(self) -> int:
-        """Most samples of this rank's micro-batches in training; other ranks may have another limit."""
-        return self.limited(self._asked_micro_batch)
-
-    def limited(self, samples: int) -> int:
-        """Returns a largest micro-batch, or what is known to fit into this rank's memory if that is less."""
-        return samples if self.known_limit is None else min(samples, self.known_limit)
-
-    @property
-    def _asked_micro_batch(self) -> int:
-        """Most samples of a micro-batch by the script and the bounds of the adaptive batch, the same on all ranks."""
-        most = self.max_batch_per_gpu
-        return most if self.autoscaling is None else min(most, self.autoscaling.bounds.max_micro_batch)
-
-    @property
-    def least_micro_batch(self) -> int:
-        """How small this rank's largest micro-batch may become: with 3, a share is never divided into single samples,
-        which batch norm can't take.
-        """
-        return 1 if self.normalizes is None else min(3, self._asked_micro_batch)
-
-    def share(self, count: int, division: Division) -> Share:
-        """Returns a rank's part of a step of so many samples, by its division.
-
-        Raises:
-            ValueError: If they can't be divided so that batch norm has two samples at a time.
-        """
-        try:
-            return self.divided(count, self.max_micro_batch, division, batch_statistics=self.normalizes is not None)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
-                "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
-            ) from None
-
-    def divided(self, count: int, most: int, division: Division, *, batch_statistics: bool = False) -> Share:
-        """Returns a rank's part of so many samples, in micro-batches of at most ``most``: none for a rank beyond the
-        division, and as many as its node's other ranks have where they share one model.
-
-        Raises:
-            ValueError: See `batch.share`.
-        """
-        ranks, rank = division.ranks, division.rank
-        if rank >= ranks:
-            return Share(count, ())
-        if self.shards is not None and ranks % self.shards.size == 0:  # else one rank, which stands for all
-            return share_of_node(count, most, ranks, rank, self.shards.size)
-        return share(count, most, ranks, rank, batch_statistics=batch_statistics)
-
     def agreed(self, group: Group | None = None) -> AbstractContextManager[None]:
         """Returns a context for what this rank does with other nodes: it ends the same on all ranks of its node, where
         they share one model. The group, by default that of its membership, is cut where it breaks.
@@ -353,34 +292,6 @@ class Session:
     def any_on_node(self, mine: bool) -> bool:
         """Returns whether something holds on this rank, or on one of those with which it shares its model."""
         return mine if self.shards is None else self.shards.any(mine)
-
-    def divisions(self, division: Division) -> list[Division]:
-        """Returns as whom a rank works: as itself, or as each of its virtual ranks; as none of them if it has none."""
-        if not self.virtual_ranks:
-            return [division]
-        own = held(self.virtual_ranks, division.ranks, division.rank) or [self.virtual_ranks]
-        return [Division(number, self.virtual_ranks) for number in own]
-
-    def shares(self, count: int, division: Division) -> dict[int, Share]:
-        """Returns what a rank does of a step of so many samples: its share, or those of its virtual ranks, by number.
-
-        Raises:
-            ValueError: See `share`.
-        """
-        return {one.rank: self.share(count, one) for one in self.divisions(division)}
-
-    def too_few_for_two_passes(self) -> str:
-        """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""
-        least = self.least_world_size or self.need_membership("a step").world_size
-        most = self.global_batch_size if self.autoscaling is None else self.autoscaling.bounds.max_batch_size
-        pieces = self.share(most, Division(0, least)).micro_batches
-        if len(pieces) < 2:
-            return ""
-        return (
-            f"two passes in a step are exact with one micro-batch a rank, and with {least} rank{'s' * (least > 1)}, as "
-            f"few as --nodes allows, a rank has {len(pieces)}. Raise max_batch_per_gpu to {sum(pieces)}, or the least "
-            "number of nodes, until a rank's share fits in one"
-        )
 
     def name_of(self, parameter: torch.Tensor) -> str:
         """Returns what messages call a parameter: its name in a model, or else its place in an optimizer."""

@@ -82,7 +82,7 @@ class LoadPlan:
             return
         self._formation = formation.number
         full = self._session.data_pass(data, self._session.position).samples(0).count
-        shares = self._session.shares(full, Division(0, present.ranks)).values()
+        shares = self._session.shares.of(full, Division(0, present.ranks)).values()
         a_step = sum(len(share.micro_batches) for share in shares)
         usual = self._session.pace.usual()
         self._switch = first + (min(math.ceil(data.ahead / a_step), int(LEAD_SECONDS / usual)) if usual else 0)
@@ -98,6 +98,6 @@ class LoadPlan:
             if not whole.steps or (epochs is not None and epoch >= epochs):
                 break  # a pass without a step ends the training by an error
             samples = whole.samples(step - whole.first_step)
-            shares = session.shares(samples.count, division).values()
+            shares = session.shares.of(samples.count, division).values()
             found += pieces_of(position.order(epoch - position.epoch), samples, shares)
         return found

@@ -78,11 +78,11 @@ def turn_on(
             "the batch adapts to how fast ranks are, and with deterministic= each step is the same at any number of "
             f"ranks; leave {name} or deterministic= out"
         )
-    if session.finds_limit:
+    if session.shares.finds_limit:
         session.max_batch_per_gpu = max(session.max_batch_per_gpu, whole_number(name, most))
     bounds = read_bounds(
         session.schedule.batch_size(0),
-        None if session.finds_limit else session.max_batch_per_gpu,
+        None if session.shares.finds_limit else session.max_batch_per_gpu,
         data.size,
         most,
         local_bsz_bounds,
@@ -125,20 +125,20 @@ def check_loop(session: Session, data: TrainingData) -> None:
                 f"optimizer {number} ({type(optimizer).__name__}) has a param group without `lr`, which must follow "
                 "the batch; use another optimizer, or leave autoscale_batch_size out"
             )
-    if session.normalizes is None:
+    if session.shares.normalizes is None:
         return
     if not data.drop_last:
         raise ValueError(
-            f"{session.normalizes} needs two samples, and an epoch's last step may have one by any batch that is "
-            "chosen; make the loader with drop_last=True"
+            f"{session.shares.normalizes} needs two samples, and an epoch's last step may have one by any batch that "
+            "is chosen; make the loader with drop_last=True"
         )
-    session.share(3, Division(0, 1))  # an odd number of samples: the batch may have any
+    session.shares.one(3, Division(0, 1))  # an odd number of samples: the batch may have any
     if not autoscaling.warned:
         autoscaling.warned = True
         warnings.warn(
-            f"{session.normalizes} takes statistics of each micro-batch, and with autoscale_batch_size micro-batches "
-            "change their size during the training: the model depends on the number of ranks as it does without. "
-            "Group norm or layer norm don't",
+            f"{session.shares.normalizes} takes statistics of each micro-batch, and with autoscale_batch_size "
+            "micro-batches change their size during the training: the model depends on the number of ranks as it does "
+            "without. Group norm or layer norm don't",
             stacklevel=2,
         )
 

@@ -308,7 +308,7 @@ class Backward:
                 session.buffers.refuse_changed(self._still)
                 self._still = {}
             slot = session.reducer.slot(call, only, owner)
-            share_samples = sum(one.samples for one in session.shares(micro.count, membership.division).values())
+            share_samples = sum(one.samples for one in session.shares.of(micro.count, membership.division).values())
             signals = self._signals(first=call == 0)
             operation, step = self._operation(call, owner, slot), session.position.step
             point("reduction", step)

@@ -104,7 +104,7 @@ class StepEngine:
         begin_at_start(session, data)
         check_loop(session, data)
         for count in session.data_pass(data, session.position).counts():
-            session.shares(count, Division(0, 1))
+            session.shares.of(count, Division(0, 1))
         session.data = data
         return True
 
@@ -197,7 +197,7 @@ class StepEngine:
         rng.seed_all(rng.step_seed(session.seed, position.step, membership.rank), session.device)
         self._backward.begin_step()
         self._plan.load(self._data)
-        mine = session.shares(samples.count, membership.division)
+        mine = session.shares.of(samples.count, membership.division)
         self._pieces = pieces_of(position.order(), samples, mine.values())
         self._sizes = tuple(size for share in mine.values() for size in share.micro_batches) or (0,)
         self._parts = parts_of(mine) if session.virtual_ranks else []

@@ -51,7 +51,7 @@ def device_kind(device: torch.device) -> str:
 def take_known_limit(session: Session) -> None:
     """Takes over how large micro-batches may be on this kind of device, where other ranks have found that out."""
     if session.member is not None:
-        session.known_limit = session.member.standing.micro_batch_limits.get(device_kind(session.device))
+        session.shares.known_limit = session.member.standing.micro_batch_limits.get(device_kind(session.device))
 
 
 def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) -> bool:
@@ -59,8 +59,8 @@ def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) ->
 
     ``leaves``: this process ends, and another one takes its place.
     """
-    size, now = micro.piece[2], session.max_micro_batch
-    smaller = max(session.least_micro_batch, micro.fits, size // 2)
+    size, now = micro.piece[2], session.shares.max_micro_batch
+    smaller = max(session.shares.least_micro_batch, micro.fits, size // 2)
     if session.virtual_ranks or session.shards is not None or smaller >= min(size, now):
         return False
     note_limit(session, size, smaller, leaves=leaves)
@@ -69,7 +69,7 @@ def lower_limit(session: Session, micro: MicroBatch, *, leaves: bool = False) ->
 
 def note_limit(session: Session, size: int, smaller: int, *, leaves: bool = False) -> None:
     """Notes that a micro-batch of ``size`` samples was too large for this rank, where a smaller one may fit."""
-    session.known_limit = smaller
+    session.shares.known_limit = smaller
     kind = device_kind(session.device)
     session.report(MicroBatchLowered(session.position.step, kind, size, smaller, leaves))
     complain(f"a micro-batch of {size} samples does not fit into memory ({kind}): at most {smaller} from now on")

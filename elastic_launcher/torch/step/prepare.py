@@ -85,7 +85,7 @@ def _share_model(session: Session, model: nn.Module) -> None:
         TypeError: If it is not sharded as a job can train it, or the job does what a sharded model can't.
     """
     set_up(model)
-    if session.finds_limit:
+    if session.shares.finds_limit:
         raise TypeError('max_batch_per_gpu="auto" is not supported with a sharded model; give a number')
     if session.noise is not None:
         raise TypeError("an adaptive batch is not supported with a sharded model; leave autoscale_batch_size out")
@@ -129,8 +129,8 @@ def check_replaced(session: Session) -> None:
     Raises:
         TypeError: For what `Job.prepare` refuses too.
     """
-    if session.looked_at != registrations():
-        session.looked_at = registrations()
+    if session.shares.looked_at != registrations():
+        session.shares.looked_at = registrations()
         for model in session.models:
             _check_parts(session, model)
 
@@ -142,11 +142,11 @@ def _check_parts(session: Session, model: nn.Module) -> None:
                 f"{path or 'the model'} makes sparse gradients; use {type(module).__name__}(..., sparse=False)"
             )
         takes = module.training or not model.training  # frozen ones take no statistics
-        if isinstance(module, _BatchNorm) and takes and module not in session.norms:
-            session.normalizes = session.normalizes or path or type(model).__name__
+        if isinstance(module, _BatchNorm) and takes and module not in session.shares.norms:
+            session.shares.normalizes = session.shares.normalizes or path or type(model).__name__
         said = getattr(module, "batch_statistics", None)  # of a layer that is no module of torch's
-        session.normalizes = session.normalizes or said
-        session.norms.add(module)  # one that is frozen or thawed later counts as it did, on all ranks
+        session.shares.normalizes = session.shares.normalizes or said
+        session.shares.norms.add(module)  # one that is frozen or thawed later counts as it did, on all ranks
         if isinstance(module, nn.SyncBatchNorm):
             raise TypeError(
                 f"{path or 'the model'} is a SyncBatchNorm, which waits for all ranks in each forward pass: ranks have "
@@ -238,7 +238,7 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
     def gated(*arguments: Any, **named: Any) -> Any:
         session.asked = True
         rehearses = session.micro is not None and session.micro.rehearsal
-        if rehearses and (said := session.too_few_for_two_passes()):
+        if rehearses and (said := session.shares.too_few_for_two_passes()):
             raise RuntimeError(f"{name} ({type(optimizer).__name__}) is half of a step: {said}")
         if not session.acts(name, optimizer):
             return None

@@ -58,7 +58,7 @@ def _evaluate_share(
             return _sum_up(session, whole, check, fn, loader)
     rows: dict[str, torch.Tensor] = {}
     with rng.preserve():
-        for one in session.divisions(whole):
+        for one in session.shares.divisions(whole):
             for name, value in _sum_up(session, one, check, fn, loader).items():
                 rows.setdefault(name, value.new_zeros(session.virtual_ranks, *value.shape))
                 if one.rank < one.ranks:
@@ -111,7 +111,7 @@ def each_batch(
     """
     if session.virtual_ranks:
         rng.seed_all(rng.step_seed(session.seed, session.step, division.rank), session.device)
-    mine = session.divided(loader.size, session.limited(session.max_batch_per_gpu), division)
+    mine = session.shares.divided(loader.size, session.shares.limited(session.max_batch_per_gpu), division)
     pieces = pieces_of(0, StepSamples(0, loader.size), [mine])
     for number, (piece, samples) in enumerate(zip(pieces, mine.micro_batches or (0,), strict=True)):
         if session.shards is None:

@@ -47,11 +47,11 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     _warn_of_enumerate()
 
     def largest() -> int:
-        shares = session.shares(count, Division(0, ranks)).values()
+        shares = session.shares.of(count, Division(0, ranks)).values()
         return max(size for share in shares for size in share.micro_batches)
 
     def smallest() -> int:
-        return min(SPARE_SAMPLES, session.max_micro_batch)
+        return min(SPARE_SAMPLES, session.shares.max_micro_batch)
 
     def try_once(size: int, fits: int = 0) -> Generator[MicroBatch, None, MicroBatch | None]:
         rng.seed_all(seed, session.device)
@@ -76,9 +76,9 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     session.buffers.begin_step()
     parameters = WrittenParameters(session.parameters())
     still = session.buffers.still()
-    if session.finds_limit and session.known_limit is None and member is not None:
-        least = max(1, session.least_world_size)
-        yield from find_limit(session, max(session.share(count, Division(0, least)).micro_batches), try_once)
+    if session.shares.finds_limit and session.shares.known_limit is None and member is not None:
+        least = max(1, session.shares.least_world_size)
+        yield from find_limit(session, max(session.shares.one(count, Division(0, least)).micro_batches), try_once)
     first = yield from try_body(largest)
     second = yield from try_body(smallest)
     if first != second:  # because of the samples, or of something that changes from try to try
@@ -178,7 +178,7 @@ def find_limit(
 
     ``try_once`` tries a size, where another one is known to fit, and returns None where it does not fit.
     """
-    fits, tried = session.least_micro_batch, min(most, SPARE_SAMPLES * session.least_micro_batch)
+    fits, tried = session.shares.least_micro_batch, min(most, SPARE_SAMPLES * session.shares.least_micro_batch)
     reserved = reserve_optimizer_state(session)
     too_large = most + 1
     while fits < tried < too_large:

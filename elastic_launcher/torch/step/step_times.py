@@ -39,7 +39,7 @@ def time_step(session: Session, batch_size: int, samples: int, world_size: int) 
     steady = session.pace.steady
     if steady is None or samples != batch_size:
         return
-    most, statistics = session.max_micro_batch, session.normalizes is not None
+    most, statistics = session.shares.max_micro_batch, session.shares.normalizes is not None
     micro_batch, count = _shape(batch_size, most, world_size, statistics, session.virtual_ranks)
     seconds, own = steady
     # a GPU computes while this process seems to wait for its peers
@@ -62,14 +62,14 @@ def machines_of(world_size: int) -> int:
 
 def known_bounds(session: Session) -> Bounds:
     """Returns which batch sizes there are, with what is known of the model since it trains."""
-    statistics = session.normalizes is not None
+    statistics = session.shares.normalizes is not None
     if session.autoscaling is not None:
         bounds = session.autoscaling.bounds
-        most = max(bounds.min_micro_batch, session.max_micro_batch)
+        most = max(bounds.min_micro_batch, session.shares.max_micro_batch)
         return replace(bounds, max_micro_batch=most, batch_statistics=statistics)
     return Bounds.fixed(
         session.global_batch_size,
-        session.max_micro_batch,
+        session.shares.max_micro_batch,
         batch_statistics=statistics,
         virtual_ranks=session.virtual_ranks,
     )

@@ -33,7 +33,7 @@ def scaler() -> torch.amp.GradScaler:
 
 
 def finds_its_limit(job: Job) -> None:
-    job._session.finds_limit = True
+    job._session.shares.finds_limit = True
     job.prepare(sharded())
 
 

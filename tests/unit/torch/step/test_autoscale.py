@@ -259,7 +259,7 @@ def test_bounds_that_can_not_be_kept_are_refused(arguments: Any, why: str) -> No
 def test_a_largest_micro_batch_that_is_to_be_found_is_bounded_by_the_largest_global_batch() -> None:
     def body(group: ThreadGroup) -> None:
         job = thread_job(group, FIRST, FIRST)
-        job._session.finds_limit = True
+        job._session.shares.finds_limit = True
         loader = job.dataloader(TensorDataset(X, Y))
         with pytest.raises(
             ValueError, match="local_bsz_bounds end at 31, above max_batch_size, 30, and no micro-batch"

@@ -270,7 +270,7 @@ def test_two_passes_with_accumulation_are_refused(body: Body, make: Any) -> None
 def test_two_passes_are_refused_before_a_shrink_could_make_them_wrong(least: int) -> None:
     def play(group: ThreadGroup) -> int:
         job = thread_job(group, BATCH, 5)
-        job._session.least_world_size = least
+        job._session.shares.least_world_size = least
         model = build()
         optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))[1]
         for (x,) in job.dataloader(DATA):

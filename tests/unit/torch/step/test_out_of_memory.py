@@ -82,7 +82,7 @@ def test_a_single_sample_that_does_not_fit_ends_the_training_and_says_what_to_do
 def test_an_evaluation_keeps_to_what_fits() -> None:
     def body(group: ThreadGroup) -> tuple[list[int], Any]:
         job, sizes = thread_job(group, BATCH, BATCH), list[int]()
-        job._session.known_limit = 4 + group.rank
+        job._session.shares.known_limit = 4 + group.rank
         found = job.evaluate(lambda x, y: sizes.append(len(x)) or {"y": y.sum()}, job.dataloader(TensorDataset(X, Y)))
         return sizes, found
 
@@ -105,10 +105,10 @@ def test_with_batch_norm_no_micro_batch_comes_to_have_one_sample() -> None:
 def test_the_largest_micro_batch_that_fits_is_found_by_doubling_and_bisection(most: int, norm: str | None) -> None:
     def found(group: ThreadGroup, fits: int) -> tuple[int | None, list[int]]:
         session, tries = thread_job(group, 1000, 1000)._session, list[int]()
-        session.normalizes = norm
+        session.shares.normalizes = norm
 
         def try_once(size: int, known: int) -> Generator[MicroBatch, None, MicroBatch | None]:
-            assert known < size <= most and known <= max(fits, session.least_micro_batch)
+            assert known < size <= most and known <= max(fits, session.shares.least_micro_batch)
             tries.append(size)
             micro = MicroBatch(0, 1000, last=True, rehearsal=True)
             yield micro
@@ -116,7 +116,7 @@ def test_the_largest_micro_batch_that_fits_is_found_by_doubling_and_bisection(mo
 
         for _ in find_limit(session, most, try_once):
             pass
-        return session.known_limit, tries
+        return session.shares.known_limit, tries
 
     least = 1 if norm is None else 3
     for fits in {1, 2, 3, most // 3, most - 1, most} - {0}:
