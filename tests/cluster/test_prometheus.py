@@ -38,7 +38,7 @@ projects:
 - {name: nlp, guaranteed: 2, parent: research}
 - {name: guest}
 """
-OF_ADAPTIVE_BATCHES = {"global_batch", "lr_factor", "noise_scale", "efficiency"}
+OF_ADAPTIVE_BATCHES = {"global_batch": 64.0, "lr_factor": 1.5, "noise_scale": 90.0, "efficiency": 0.8}
 FORMATS = ("OpenMetricsText1.0.0", "OpenMetricsText0.0.1", "PrometheusText1.0.0", "PrometheusText0.0.4")
 NAMES = (
     'a "quoted" name',
@@ -219,9 +219,10 @@ def test_nothing_counts_twice_or_backwards_when_the_leader_changes(played: tuple
     assert {cause for (cause,), count in changes.items() if count} == {"guarantee"}
 
 
-def test_whatever_a_script_logs_arrives_under_its_name_in_every_format(tmp_path: Path) -> None:
+def test_an_adaptive_batch_and_whatever_a_script_logs_arrive_in_every_format(tmp_path: Path) -> None:
     values = {name: float(number) for number, name in enumerate(NAMES)}
-    state = JobState(log=Logged().add(1, 0, values | {"of \udcff.wav": -1.0})[0])
+    adaptive = {name.removeprefix("global_"): value for name, value in OF_ADAPTIVE_BATCHES.items()}
+    state = JobState(adaptive=adaptive, log=Logged().add(1, 0, values | {"of \udcff.wav": -1.0})[0])
     port = free_port()
     ports = dict.fromkeys(("as it asks", *FORMATS), port)
     formats = {name: [name] for name in FORMATS}
@@ -230,3 +231,7 @@ def test_whatever_a_script_logs_arrives_under_its_name_in_every_format(tmp_path:
         wanted = {((name,) if name else ()): value for name, value in values.items()} | {(r"of \udcff.wav",): -1.0}
         for job in ports:
             assert there.query(f'sum by (name) ({PREFIX}logged{{job="{job}"}})') == wanted, job
+            for name, value in OF_ADAPTIVE_BATCHES.items():
+                assert there.value(f'{PREFIX}{name}{{job="{job}"}}') == value, (job, name)
+        for name in OF_ADAPTIVE_BATCHES:
+            assert shown(there, name, "gauge") == (set(), "gauge"), name
