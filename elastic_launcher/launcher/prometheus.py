@@ -39,8 +39,8 @@ class JobCollector(Collector):
             ("efficiency", "What a sample is worth at this batch.", state.adaptive.get("efficiency")),
             ("waiting", "1 while the job waits for quota or for nodes.", int(bool(state.waits_for))),
         ):
-            if isinstance(value, int | float):
-                yield GaugeMetricFamily(PREFIX + name, help, value)
+            if (number := _number(value)) is not None:
+                yield GaugeMetricFamily(PREFIX + name, help, number)
         yield _by("nodes", "Nodes in each phase.", "phase", _phases(state))
         yield _by("hint_gpus", "The quota hint in force.", "kind", state.quota)
         yield _by("logged", "Last values of job.log.", "name", state.logged)
@@ -54,6 +54,19 @@ def _phases(state: JobState) -> dict[str, int]:
 def _by(name: str, help: str, label: str, values: dict[str, int] | dict[str, float]) -> Metric:
     family = GaugeMetricFamily(PREFIX + name, help, labels=[label])
     for key, value in values.items():
-        if isinstance(value, int | float):
-            family.add_metric([key], value)
+        if (number := _number(value)) is not None:
+            family.add_metric([_text(key)], number)
     return family
+
+
+def _number(value: object) -> float | None:
+    """Returns a value as Prometheus has it; None for what is no number, or a larger one."""
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return None
+
+
+def _text(name: str) -> str:
+    """Returns a name in characters that UTF-8 has: a script's own may come from the name of a file."""
+    return name.encode(errors="backslashreplace").decode()

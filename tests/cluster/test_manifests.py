@@ -12,24 +12,27 @@ import pytest
 import yaml
 
 from tests.support.cluster.kubectl import kubectl, made
-from tests.support.manifests import KUSTOMIZATION, MANIFESTS
+from tests.support.manifests import KUSTOMIZATION, MANIFESTS, documents
 
-POD_MONITORS = Path(__file__).with_name("pod_monitors.yaml")
+OF_PROMETHEUS = Path(__file__).with_name("prometheus_operator.yaml")
+CRD = "customresourcedefinition.apiextensions.k8s.io"
 OF_ARGO = MANIFESTS / "argo"
 """Of kinds that Argo brings: see test_argo_accepted."""
 FOLDERS = sorted(path.parent for path in MANIFESTS.rglob(KUSTOMIZATION) if not path.is_relative_to(OF_ARGO))
 
 
 @pytest.fixture(scope="module")
-def pod_monitors() -> Iterator[None]:
-    """The kind that the Prometheus operator brings, where it is not there."""
-    name = "customresourcedefinition.apiextensions.k8s.io/podmonitors.monitoring.coreos.com"
-    there = name in kubectl("get", "customresourcedefinitions", "--output=name").split()
-    if not there:
-        kubectl("create", "--filename", str(POD_MONITORS))
+def kinds_of_prometheus() -> Iterator[None]:
+    """The kinds that the Prometheus operator brings, where they are not there."""
+    there = kubectl("get", "customresourcedefinitions", "--output=name").split()
+    kinds = [one for one in documents(OF_PROMETHEUS) if f"{CRD}/{one['metadata']['name']}" not in there]
+    names = [f"{CRD}/{one['metadata']['name']}" for one in kinds]
+    for one in kinds:
+        kubectl("create", "--filename=-", stdin=yaml.safe_dump(one))
+    for name in names:
         kubectl("wait", "--for=condition=Established", name, "--timeout=60s")
     yield
-    if not there:
+    for name in names:
         kubectl("delete", name)
 
 
@@ -43,7 +46,7 @@ def moved(given: Any, suffix: str) -> Any:
     return given
 
 
-@pytest.mark.usefixtures("pod_monitors")
+@pytest.mark.usefixtures("kinds_of_prometheus")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(MANIFESTS)))
 def test_the_server_takes_each_overlay_as_it_is_written(folder: Path) -> None:
     rendered = [one for one in yaml.safe_load_all(kubectl("kustomize", str(folder))) if one is not None]

@@ -92,3 +92,29 @@ def provide_programs() -> Path:
             run("go", "-C", MODULE, "build", *flags, "-o", target, package, env=env)
         Path(building, "bin").rename(folder)  # whole or not at all
     return folder
+
+
+def provide_program(name: str, package: str, version: str, *flags: str) -> Path:
+    """Returns a program of a Go module of its own; builds it where it is not in the cache.
+
+    Args:
+        name: What the cache calls it.
+        package: That of the program; the last part of its path is the program's name.
+        version: Of the module.
+        *flags: More of ``go install``, such as ``-tags=``; of which the cache knows nothing.
+
+    Raises:
+        ClusterError: If there is no Go, or the build fails.
+    """
+    folder = home("XDG_CACHE_HOME", ".cache") / f"{name}-{version}"
+    if not folder.exists():
+        if shutil.which("go") is None:
+            raise ClusterError(f"install Go to build {name} with")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as building:
+            env = {**os.environ, "CGO_ENABLED": "0", "GOBIN": building}
+            options = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w", *flags)
+            run("go", "install", *options, f"{package}@{version}", env=env)
+            Path(building).rename(folder)  # whole or not at all
+            Path(building).mkdir()
+    return folder / Path(package).name

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +16,9 @@ from typing import Any
 
 import yaml
 
+from tests.cluster.machine.build import provide_program
 from tests.cluster.machine.kubectl import Kubectl
-from tests.cluster.machine.places import Places, home
+from tests.cluster.machine.places import Places
 from tests.cluster.machine.processes import ClusterError, Daemon, run, until
 
 VERSION = "v0.17.0"
@@ -54,18 +52,7 @@ def program() -> Path:
     Raises:
         ClusterError: If there is no Go, or the build fails.
     """
-    folder = home("XDG_CACHE_HOME", ".cache") / f"kueue-{VERSION}"
-    if not folder.exists():
-        if shutil.which("go") is None:
-            raise ClusterError("install Go to build Kueue with")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as building:
-            env = {**os.environ, "CGO_ENABLED": "0", "GOBIN": building}
-            package = f"sigs.k8s.io/kueue/cmd/kueue@{VERSION}"
-            run("go", "install", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", package, env=env)
-            Path(building).rename(folder)  # whole or not at all
-            Path(building).mkdir()
-    return folder / "kueue"
+    return provide_program("kueue", "sigs.k8s.io/kueue/cmd/kueue", VERSION)
 
 
 def _module() -> Path:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from elastic_launcher.host.prometheus import serving
 from elastic_launcher.launcher.prometheus import JobCollector
+from elastic_launcher.logged import Logged
 from elastic_launcher.report.state import JobState, fold
 from tests.support import histories
 from tests.support.places import ROOT
@@ -34,6 +35,14 @@ def test_what_is_not_known_and_what_is_no_number_is_left_out() -> None:
     found = scrape(JobState(loss="nan"))
     assert ("loss",) not in found and ("total_steps",) not in found
     assert found["step",] == 0
+
+
+def test_what_prometheus_can_not_take_leaves_the_other_metrics_there() -> None:
+    logged = {"f1 of \udcff.wav": 0.5, "product": 10**400, "accuracy": 0.75}
+    found = scrape(JobState(step=7, log=Logged().add(7, 0, logged)[0]))
+    assert found["step",] == 7
+    shown = {name[1]: value for name, value in found.items() if name[0] == "logged"}
+    assert shown == {r"f1 of \udcff.wav": 0.5, "accuracy": 0.75}
 
 
 def test_the_page_of_events_names_each_metric() -> None:

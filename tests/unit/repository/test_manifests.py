@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,13 @@ def test_prometheus_finds_the_controller_where_it_answers() -> None:
     assert CONTROLLER_LABEL in template["metadata"]["labels"]
     spaces = [documents(folder / KUSTOMIZATION)[0]["namespace"] for folder in (CONTROLLER, monitoring)]
     assert spaces == ["quota", "quota"]
+
+
+def test_the_page_has_each_alert() -> None:
+    (alerts,) = objects(MANIFESTS / "overlays" / "quota-monitoring", "PrometheusRule")
+    names = [rule["alert"] for group in alerts["spec"]["groups"] for rule in group["rules"]]
+    page = (MANIFESTS.parent / "docs" / "quota.md").read_text()
+    assert re.findall(r"^\| `(Elastic\w+)` \|", page, re.MULTILINE) == names
 
 
 def test_the_overlay_for_kai_replaces_the_projects_document_with_its_queues() -> None:
