@@ -85,6 +85,32 @@ def test_a_limit_bounds_the_jobs_of_its_queue_and_of_those_below_by_what_other_p
     ]
 
 
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        ("org", "KAI queue org itself, which has queues below it,"),
+        ("orphan", "KAI queue orphan, below gone, which does not exist,"),
+        ("deep", "KAI queue deep, below gone, which does not exist,"),
+    ],
+)
+def test_a_queue_in_which_kai_places_no_pods_leaves_its_jobs_what_they_have(queue: str, why: str) -> None:
+    queues = [
+        KaiQueue("org", None, None, 1.0),
+        KaiQueue("a", 4, None, 1.0, parent="org"),
+        KaiQueue("orphan", 4, None, 1.0, parent="gone"),
+        KaiQueue("deep", 4, None, 1.0, parent="orphan"),
+    ]
+    projects = with_queues(Projects((), capacity=Capacity(kai=True)), projects_of(queues))
+    jobs = [in_queue("bert", queue), in_queue("gpt", "a")]
+    pods = [
+        Pod("ml", {GPU: 2}, "m0", "bert", True, queue=queue),
+        Pod("ml", {GPU: 1}, "", "bert", True, queue=queue),
+        Pod("ml", {GPU: 1}, "m0", "gpt", True, queue="a"),
+    ]
+    found = bounds_of(queues, GPU, projects, jobs, pods)
+    assert [bound for bound in found if bound.jobs] == [Bound(why, frozenset({"bert"}), 2)]
+
+
 def test_queues_above_one_another_in_a_circle_end() -> None:
     queues = [KaiQueue("a", None, 4, parent="b"), KaiQueue("b", None, 6, parent="a")]
     assert {queue.name: queue.guaranteed for queue in projects_of(queues)} == {"a": 4, "b": 4}
