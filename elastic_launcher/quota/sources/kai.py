@@ -8,7 +8,7 @@ PodGroup yet, as in the second after it was made, is in the queue of its own lab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
@@ -29,6 +29,7 @@ OVERLAY = "quota-kai"
 UNLIMITED = -1
 PRIORITY = 100
 """Of a queue that has none."""
+_KEEPS = ", above which it places only what it may take back,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +55,31 @@ class KaiQueue:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """A group of pods that KAI places together, or one by one."""
+    """A group of pods that KAI places together, or one by one.
+
+    Attributes:
+        namespace: Where it is.
+        name: Its name.
+        queue: Its queue.
+        keeps: Whether KAI takes none of its pods back, and so places them within the queue's quota alone.
+    """
 
     namespace: str
     name: str
     queue: str
+    keeps: bool = False
 
 
 def pod_group_of(shown: Mapping[str, Any]) -> PodGroup | None:
-    """Returns a PodGroup as the API shows it (``scheduling.run.ai/v2alpha2``); None if it is in no queue."""
-    metadata, queue = shown["metadata"], (shown.get("spec") or {}).get("queue")
-    return PodGroup(metadata["namespace"], metadata["name"], queue) if queue else None
+    """Returns a PodGroup as the API shows it (``scheduling.run.ai/v2alpha2``); None if it is in no queue.
+
+    What its priority class makes of it is seen once a pod of it has a place.
+    """
+    metadata, spec = shown["metadata"], shown.get("spec") or {}
+    held = ((shown.get("status") or {}).get("resourcesStatus") or {}).get("allocatedNonPreemptible")
+    keeps = bool(held) or spec.get("preemptibility") == "non-preemptible"
+    queue = spec.get("queue")
+    return PodGroup(metadata["namespace"], metadata["name"], queue, keeps) if queue else None
 
 
 def queue_of(shown: Mapping[str, Any]) -> KaiQueue:
@@ -128,12 +143,25 @@ def _children(queues: Mapping[str, KaiQueue]) -> dict[str, list[str]]:
 
 
 def bounds_of(
-    queues: Iterable[KaiQueue], resource: str, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]
+    queues: Iterable[KaiQueue],
+    resource: str,
+    projects: Projects,
+    jobs: Sequence[Job],
+    pods: Sequence[Pod],
+    keeping: Set[tuple[str, str]] = frozenset(),
 ) -> list[Bound]:
     """Returns what the limit of each queue leaves to the jobs of its project, and of the projects below that.
 
     Pods count that have a place, since these are what KAI has allocated. A queue in which KAI places no pods leaves its
-    own jobs what their nodes have there.
+    own jobs what their nodes have there. Jobs whose nodes it does not take back have the queue's quota for a limit.
+
+    Args:
+        queues: All queues.
+        resource: What is counted.
+        projects: All projects.
+        jobs: Those that count.
+        pods: Those of the cluster, each with its queue.
+        keeping: The PodGroups of which KAI takes no pods back, by namespace and name.
     """
     by_name = {queue.name: queue for queue in queues}
     of_queue: dict[str, set[str]] = {name: set() for name in by_name}
@@ -145,7 +173,13 @@ def bounds_of(
             of_queue[name].add(job.id)
         if own in closed:
             in_closed.setdefault(own, set()).add(job.id)
-    others, placed = dict.fromkeys(by_name, 0), dict[str, int]()
+    kept = [pod for pod in pods if (pod.namespace, pod.pod_group) in keeping]
+    keep = {pod.job for pod in kept if pod.is_node and not pod.of_kind}
+    others, placed, others_kept = dict.fromkeys(by_name, 0), dict[str, int](), dict.fromkeys(by_name, 0)
+    for pod in kept:
+        for name in _path(by_name, pod.queue) if pod.machine else ():
+            if not (pod.is_node and pod.job in of_queue[name] & keep):
+                others_kept[name] += pod.resources.get(resource, 0)
     for pod in pods:
         if pod.machine and pod.is_node:
             placed[pod.job] = placed.get(pod.job, 0) + pod.resources.get(resource, 0)
@@ -156,6 +190,11 @@ def bounds_of(
         Bound(f"KAI queue {name}", frozenset(of_queue[name]), max(0, queue.limit - others[name]))
         for name, queue in sorted(by_name.items())
         if queue.limit is not None
+    ]
+    limits += [
+        Bound(f"the quota of KAI queue {name}{_KEEPS}", frozenset(there), max(0, queue.quota - others_kept[name]))
+        for name, queue in sorted(by_name.items())
+        if queue.quota is not None and (there := of_queue[name] & keep)
     ]
     return limits + [
         Bound(f"KAI queue {name}{closed[name]}", frozenset(there), sum(placed.get(job, 0) for job in there))
@@ -229,17 +268,21 @@ class Kai:
         return projects_of(self._queues.objects.values())
 
     def marked(self, _: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """Returns the pods, each in the queue of its PodGroup."""
+        """Returns the pods, each in the queue of its PodGroup; one that will get no place there is behind a gate."""
         queues = {(one.namespace, one.name): one.queue for one in self._groups.objects.values()}
-        return [
-            pod if (queue := queues.get((pod.namespace, pod.pod_group))) is None else replace(pod, queue=queue)
-            for pod in pods
-        ]
+        closed = _closed({queue.name: queue for queue in self._queues.objects.values()})
+        found = []
+        for pod in pods:
+            queue = queues.get((pod.namespace, pod.pod_group), pod.queue)
+            gated = pod.gated or (queue in closed and not pod.machine and not pod.is_node)
+            found.append(pod if (queue, gated) == (pod.queue, pod.gated) else replace(pod, queue=queue, gated=gated))
+        return found
 
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues' limits leave to jobs."""
         resource = (projects.capacity or Capacity()).resource
-        bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods)
+        keeping = {(one.namespace, one.name) for one in self._groups.objects.values() if one.keeps}
+        bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods, keeping)
         return Word(bounds, remarks=() if (error := self._groups.forbidden) is None else [_unread(error)])
 
 

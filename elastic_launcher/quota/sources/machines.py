@@ -49,6 +49,7 @@ class Pod:
         over_quota: Whether it is a node above its job's guarantee, where such nodes differ from the others.
         number: The node's number; 0 if it is none.
         pod_group: The name of its PodGroup of KAI; "" for none.
+        of_kind: Whether it is a node of a job whose nodes above the guarantee differ from the others.
     """
 
     namespace: str
@@ -66,6 +67,7 @@ class Pod:
     over_quota: bool = False
     number: int = 0
     pod_group: str = ""
+    of_kind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def pod_of(pod: Document) -> Pod | None:
         labels.get(KIND_LABEL) == OVER_QUOTA,
         _number(labels.get(NODE_LABEL, "")),
         annotations.get(POD_GROUP) or "",
+        KIND_LABEL in labels,
     )
 
 

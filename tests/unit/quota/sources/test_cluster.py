@@ -239,12 +239,17 @@ def test_pods_are_in_the_queue_of_their_pod_group_whatever_their_labels_say() ->
         await seen.cluster.put("podgroups", pod_group("pg-rigid-1", "team-a"))
         await seen.cluster.put("pods", grouped("rigid", 1, "pg-rigid-1"))
         await seen.cluster.put("pods", grouped("stranger", 1, "pg-of-nobody"))
+        await seen.cluster.put("queues", kai_queue("z-orphan", 2, 4, parentQueue="gone"))
+        await seen.cluster.put("podgroups", pod_group("pg-waits", "z-orphan"))
+        waiting = grouped("waiting", 1, "pg-waits")
+        waiting["spec"].pop("nodeName")
+        await seen.cluster.put("pods", waiting)
         projects = await seen.projects(KAI)
         await seen.world(lambda world: dict(world.rigid) == {"team-a": 1} and world.bounds[0].gpus == 3, projects)
         await seen.cluster.put("podgroups", pod_group("pg-rigid-1", "team-b"))
         await seen.world(lambda world: not world.rigid and world.bounds[0].gpus == 4, projects)
 
-    assert not follow(steps).said
+    assert follow(steps).said == ["project z-orphan: no project or queue is named gone; it has no parent"]
 
 
 def test_without_the_right_to_read_pod_groups_the_labels_count_and_it_is_said_once() -> None:
