@@ -29,6 +29,8 @@ OVERLAY = "quota-kai"
 UNLIMITED = -1
 PRIORITY = 100
 """Of a queue that has none."""
+REFUSED = "NonPreemptibleOverQuota"
+"""Why KAI gives a pod no place that it would not take back."""
 _KEEPS = ", above which it places only what it may take back,"
 
 
@@ -73,11 +75,15 @@ class PodGroup:
 def pod_group_of(shown: Mapping[str, Any]) -> PodGroup | None:
     """Returns a PodGroup as the API shows it (``scheduling.run.ai/v2alpha2``); None if it is in no queue.
 
-    What its priority class makes of it is seen once a pod of it has a place.
+    What its priority class makes of it is seen once a pod of it has a place, or is refused one for it.
     """
-    metadata, spec = shown["metadata"], shown.get("spec") or {}
-    held = ((shown.get("status") or {}).get("resourcesStatus") or {}).get("allocatedNonPreemptible")
-    keeps = bool(held) or spec.get("preemptibility") == "non-preemptible"
+    metadata, spec, status = shown["metadata"], shown.get("spec") or {}, shown.get("status") or {}
+    conditions = status.get("schedulingConditions") or ()
+    keeps = (
+        spec.get("preemptibility") == "non-preemptible"
+        or bool((status.get("resourcesStatus") or {}).get("allocatedNonPreemptible"))
+        or any(one.get("reason") == REFUSED for each in conditions for one in each.get("reasons") or ())
+    )
     queue = spec.get("queue")
     return PodGroup(metadata["namespace"], metadata["name"], queue, keeps) if queue else None
 

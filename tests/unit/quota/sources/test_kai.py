@@ -66,6 +66,15 @@ def test_a_queue_and_a_pod_group_are_read_as_a_real_kai_shows_them() -> None:
     assert pod_group_of(group) == PodGroup("ml", name, "team-a", keeps=True)
     waiting = {**group, "status": {}, "spec": {**group["spec"], "preemptibility": "non-preemptible"}}
     assert pod_group_of(waiting) == PodGroup("ml", name, "team-a", keeps=True)
+    condition = {
+        "type": "UnschedulableOnNodePool",
+        "status": "True",
+        "reasons": [{"reason": "NonPreemptibleOverQuota"}],
+    }
+    refused = {**waiting, "spec": group["spec"], "status": {"resourcesStatus": {}, "schedulingConditions": [condition]}}
+    assert pod_group_of(refused) == PodGroup("ml", name, "team-a", keeps=True)
+    condition["reasons"] = [{"reason": "OverLimit"}]
+    assert pod_group_of(refused) == PodGroup("ml", name, "team-a")
     assert pod_group_of({"metadata": {"name": name, "namespace": "ml"}, "spec": {"minMember": 1}}) is None
 
 
