@@ -17,7 +17,13 @@ QUOTAS = Need(
 )
 CLUSTER_WIDE = (MACHINES, PODS, SERVICES, EVENTS, QUOTAS)
 """For all of the cluster; with ``--namespace``, all but machines and pods in those namespaces alone."""
-KAI = Need("scheduling.run.ai", "queues", ("list", "watch"), "read the queues of KAI", "it can't decide", "quota-kai")
+KAI = tuple(
+    Need("scheduling.run.ai", resource, ("list", "watch"), purpose, without, "quota-kai")
+    for resource, purpose, without in (
+        ("queues", "read the queues of KAI", "it can't decide"),
+        ("podgroups", "find the queue of a pod", "pods without a queue's label count for no queue"),
+    )
+)
 """For all of the cluster, where the projects document names ``kai``."""
 KUEUE = tuple(
     Need("kueue.x-k8s.io", resource, ("list", "watch"), purpose, without, "quota-kueue")

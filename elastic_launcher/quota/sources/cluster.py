@@ -161,8 +161,8 @@ class ClusterSource:
             words = [enforcer.word(projects, found.world.jobs, cluster.pods) for enforcer in enforcers]
         self._doubts = found.doubts
         refused = [line for word in words for line in word.refused]
-        of_flavors = self._kueue.remarks if self._kueue in enforcers else ()
-        self._tell({*self._odd, *found.remarks, *of_flavors, *refused, *map(partial(_unreadable, troubles), troubles)})
+        remarks = [line for word in words for line in word.remarks]
+        self._tell({*self._odd, *found.remarks, *remarks, *refused, *map(partial(_unreadable, troubles), troubles)})
         return with_words(found.world, projects, words, found.open)
 
     def service(self, job: str) -> Service | None:

@@ -40,12 +40,14 @@ class Word:
         taken: GPUs of others whose pods are not counted, by namespace and queue.
         refused: What of it can't be used, a line each; nothing grows while there is any.
         leaving: GPUs that pods of others still have which are not in ``taken`` any more, for they end, by machine.
+        remarks: What an admin should know of it, a line each.
     """
 
     bounds: Sequence[Bound]
     taken: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     refused: Sequence[str] = ()
     leaving: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    remarks: Sequence[str] = ()
 
 
 class Enforcer(Protocol):

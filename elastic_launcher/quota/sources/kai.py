@@ -1,17 +1,20 @@
 """The queues of the KAI scheduler as projects, and their limits as bounds.
 
-What others hold of a queue is counted from the pods themselves, by the label that names their queue: the queue's own
-``status.allocated`` has the nodes of jobs in it too, and is written some time after a pod has come or gone.
+What others hold of a queue is counted from the pods themselves, by the queue of their PodGroup: the queue's own
+``status.allocated`` has the nodes of jobs in it too, and is written some time after a pod has come or gone. KAI takes
+a PodGroup's queue from the label of what owns the pod, such as a Deployment, or of the pod itself. A pod that is in no
+PodGroup yet, as in the second after it was made, is in the queue of its own label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
 from elastic_launcher.hints.document import MAX_GPUS
+from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Collection
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
@@ -19,11 +22,16 @@ from elastic_launcher.quota.queues import Queue
 from elastic_launcher.quota.rounds.world import Bound
 from elastic_launcher.quota.sources.enforcer import Following, Word
 from elastic_launcher.quota.sources.machines import Pod
-from elastic_launcher.quota.sources.watched import Watched
+from elastic_launcher.quota.sources.watched import Granted, Watched
 
+OVERLAY = "quota-kai"
+"""What grants the reading of both; `elastic_launcher/quota/cluster/rights.py` names it too."""
 UNLIMITED = -1
 PRIORITY = 100
 """Of a queue that has none."""
+REFUSED = "NonPreemptibleOverQuota"
+"""Why KAI gives a pod no place that it would not take back."""
+_KEEPS = ", above which it places only what it may take back,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,39 @@ class KaiQueue:
     weight: float = 0.0
     priority: int = PRIORITY
     parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """A group of pods that KAI places together, or one by one.
+
+    Attributes:
+        namespace: Where it is.
+        name: Its name.
+        queue: Its queue.
+        keeps: Whether KAI takes none of its pods back, and so places them within the queue's quota alone.
+    """
+
+    namespace: str
+    name: str
+    queue: str
+    keeps: bool = False
+
+
+def pod_group_of(shown: Mapping[str, Any]) -> PodGroup | None:
+    """Returns a PodGroup as the API shows it (``scheduling.run.ai/v2alpha2``); None if it is in no queue.
+
+    What its priority class makes of it is seen once a pod of it has a place, or is refused one for it.
+    """
+    metadata, spec, status = shown["metadata"], shown.get("spec") or {}, shown.get("status") or {}
+    conditions = status.get("schedulingConditions") or ()
+    keeps = (
+        spec.get("preemptibility") == "non-preemptible"
+        or bool((status.get("resourcesStatus") or {}).get("allocatedNonPreemptible"))
+        or any(one.get("reason") == REFUSED for each in conditions for one in each.get("reasons") or ())
+    )
+    queue = spec.get("queue")
+    return PodGroup(metadata["namespace"], metadata["name"], queue, keeps) if queue else None
 
 
 def queue_of(shown: Mapping[str, Any]) -> KaiQueue:
@@ -108,27 +149,76 @@ def _children(queues: Mapping[str, KaiQueue]) -> dict[str, list[str]]:
 
 
 def bounds_of(
-    queues: Iterable[KaiQueue], resource: str, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]
+    queues: Iterable[KaiQueue],
+    resource: str,
+    projects: Projects,
+    jobs: Sequence[Job],
+    pods: Sequence[Pod],
+    keeping: Set[tuple[str, str]] = frozenset(),
 ) -> list[Bound]:
     """Returns what the limit of each queue leaves to the jobs of its project, and of the projects below that.
 
-    Pods count that have a place, since these are what KAI has allocated.
+    Pods count that have a place, since these are what KAI has allocated. A queue in which KAI places no pods leaves its
+    own jobs what their nodes have there. Jobs whose nodes it does not take back have the queue's quota for a limit.
+
+    Args:
+        queues: All queues.
+        resource: What is counted.
+        projects: All projects.
+        jobs: Those that count.
+        pods: Those of the cluster, each with its queue.
+        keeping: The PodGroups of which KAI takes no pods back, by namespace and name.
     """
     by_name = {queue.name: queue for queue in queues}
     of_queue: dict[str, set[str]] = {name: set() for name in by_name}
+    closed = _closed(by_name)
+    in_closed: dict[str, set[str]] = {}
     for job in jobs:
-        for name in _path(by_name, _project(projects, job)):
+        own = _project(projects, job)
+        for name in _path(by_name, own):
             of_queue[name].add(job.id)
-    others = dict.fromkeys(by_name, 0)
+        if own in closed:
+            in_closed.setdefault(own, set()).add(job.id)
+    kept = [pod for pod in pods if (pod.namespace, pod.pod_group) in keeping]
+    keep = {pod.job for pod in kept if pod.is_node and not pod.of_kind}
+    others, placed, others_kept = dict.fromkeys(by_name, 0), dict[str, int](), dict.fromkeys(by_name, 0)
+    for pod in kept:
+        for name in _path(by_name, pod.queue) if pod.machine else ():
+            if not (pod.is_node and pod.job in of_queue[name] & keep):
+                others_kept[name] += pod.resources.get(resource, 0)
     for pod in pods:
+        if pod.machine and pod.is_node:
+            placed[pod.job] = placed.get(pod.job, 0) + pod.resources.get(resource, 0)
         for name in _path(by_name, pod.queue) if pod.machine else ():
             if not (pod.is_node and pod.job in of_queue[name]):
                 others[name] += pod.resources.get(resource, 0)
-    return [
+    limits = [
         Bound(f"KAI queue {name}", frozenset(of_queue[name]), max(0, queue.limit - others[name]))
         for name, queue in sorted(by_name.items())
         if queue.limit is not None
     ]
+    limits += [
+        Bound(f"the quota of KAI queue {name}{_KEEPS}", frozenset(there), max(0, queue.quota - others_kept[name]))
+        for name, queue in sorted(by_name.items())
+        if queue.quota is not None and (there := of_queue[name] & keep)
+    ]
+    return limits + [
+        Bound(f"KAI queue {name}{closed[name]}", frozenset(there), sum(placed.get(job, 0) for job in there))
+        for name, there in sorted(in_closed.items())
+    ]
+
+
+def _closed(queues: Mapping[str, KaiQueue]) -> dict[str, str]:
+    """Returns the queues in which KAI places no pods, and why, as reasons name it.
+
+    These are all with others below them, and those below one that does not exist.
+    """
+    found = {above: " itself, which has queues below it," for above in _children(queues) if above in queues}
+    for name in queues:
+        top = queues[_path(queues, name)[-1]].parent
+        if top is not None and top not in queues:
+            found[name] = f", below {top}, which does not exist,"
+    return found
 
 
 def _project(projects: Projects, job: Job) -> str:
@@ -150,7 +240,7 @@ def _path(queues: Mapping[str, KaiQueue], name: str) -> list[str]:
 
 
 class Kai:
-    """The queues of KAI.
+    """The queues of KAI, and the PodGroups in them.
 
     Args:
         following: How the cluster is followed.
@@ -170,17 +260,38 @@ class Kai:
             following.lock,
             following.changed,
         )
-        self.watched: Sequence[Watched[Any]] = (self._queues,)
+        self._groups = Granted(
+            "the PodGroups of KAI",
+            Collection("/apis/scheduling.run.ai/v2alpha2/podgroups"),
+            lambda one, _: pod_group_of(one),
+            following.lock,
+            following.changed,
+        )
+        self.watched: Sequence[Watched[Any]] = (self._queues, self._groups)
 
     def queues(self, _: Projects) -> list[Queue]:
         """Returns the queues as projects."""
         return projects_of(self._queues.objects.values())
 
     def marked(self, _: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """Returns the pods as they are: all count by themselves."""
-        return pods
+        """Returns the pods, each in the queue of its PodGroup; one that will get no place there is behind a gate."""
+        queues = {(one.namespace, one.name): one.queue for one in self._groups.objects.values()}
+        closed = _closed({queue.name: queue for queue in self._queues.objects.values()})
+        found = []
+        for pod in pods:
+            queue = queues.get((pod.namespace, pod.pod_group), pod.queue)
+            gated = pod.gated or (queue in closed and not pod.machine and not pod.is_node)
+            found.append(pod if (queue, gated) == (pod.queue, pod.gated) else replace(pod, queue=queue, gated=gated))
+        return found
 
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues' limits leave to jobs."""
         resource = (projects.capacity or Capacity()).resource
-        return Word(bounds_of(self._queues.objects.values(), resource, projects, jobs, pods))
+        keeping = {(one.namespace, one.name) for one in self._groups.objects.values() if one.keeps}
+        bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods, keeping)
+        return Word(bounds, remarks=() if (error := self._groups.forbidden) is None else [_unread(error)])
+
+
+def _unread(error: ApiError) -> str:
+    why = f"{error}; manifests/overlays/{OVERLAY} grants that"
+    return f"the PodGroups of KAI can't be read ({why}): pods without a queue's label count for no queue"

@@ -48,6 +48,8 @@ class Pod:
         leaves: Whether it is being deleted.
         over_quota: Whether it is a node above its job's guarantee, where such nodes differ from the others.
         number: The node's number; 0 if it is none.
+        pod_group: The name of its PodGroup of KAI; "" for none.
+        of_kind: Whether it is a node of a job whose nodes above the guarantee differ from the others.
     """
 
     namespace: str
@@ -64,6 +66,8 @@ class Pod:
     leaves: bool = False
     over_quota: bool = False
     number: int = 0
+    pod_group: str = ""
+    of_kind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,7 @@ class _Counting:
         self._projects = projects
         self._resource = resource
         self._by_workloads = projects.capacity is not None and projects.capacity.kueue
+        self._by_queues = projects.capacity is not None and projects.capacity.kai
         self._exact = exact  # whether pods are what counts: a number of GPUs may be of jobs that ask for no resource
         self._now = now
         self._doubts = doubts
@@ -176,7 +181,7 @@ class _Counting:
         self._above_on: dict[str, dict[str, int]] = {}
         self._seats: dict[str, list[Seat]] = {}
         self._rigid_on: dict[str, int] = {}
-        self._owners: dict[str, str | None] = {}
+        self._owners: dict[tuple[str, str], str | None] = {}
 
     def take_services(self, services: Iterable[Service], pods: Iterable[Pod]) -> None:
         """Finds the jobs: of two with one id, the one whose Service was there first."""
@@ -224,23 +229,24 @@ class _Counting:
             if pod.of_kueue and self._by_workloads:
                 _add(self._by_projects, pod.machine, gpus)
                 continue
-            owner = self._owner(pod.namespace)
+            owner = self._owner(pod.namespace, pod.queue if self._by_queues else "")
             if owner is None:
                 _add(self._by_others, pod.machine, gpus)
             else:
                 _add(self._bound if pod.machine else self._waiting, owner, gpus)
                 _add(self._by_projects, pod.machine, gpus)
 
-    def _owner(self, namespace: str) -> str | None:
-        """Returns the project of a namespace's pods; None if it is nobody's."""
-        if namespace not in self._owners:
+    def _owner(self, namespace: str, queue: str) -> str | None:
+        """Returns the project of a namespace's pods in a queue, or in none; None if it is nobody's."""
+        key = namespace, queue
+        if key not in self._owners:
             try:
-                project = self._projects.project_of({"namespace": namespace})
+                project = self._projects.project_of({"namespace": namespace} | ({"queue": queue} if queue else {}))
             except QuotaError as error:
                 self.remarks.add(f"pods with GPUs in namespace {namespace} count for no project: {error}")
                 project = None
-            self._owners[namespace] = None if project is None else project.name
-        return self._owners[namespace]
+            self._owners[key] = None if project is None else project.name
+        return self._owners[key]
 
     def with_machines(
         self, world: World, machines: Sequence[Machine], flavors: Sequence[Flavor] | None, autoscale: Autoscale | None

@@ -31,6 +31,8 @@ _OF_RAY = re.compile(r"(?P<owner>.+?)(-raycluster)?-[a-z0-9]{5}")
 out. Source: KubeRay."""
 ENDED = ("Succeeded", "Failed")
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
+POD_GROUP = "pod-group-name"
+"""The annotation by which KAI's pod grouper says of each pod in which PodGroup it is."""
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _QUANTITY = re.compile(r"(\d{1,12})(|k|M|G|Ki|Mi|Gi)")
 
@@ -66,7 +68,7 @@ def pod_of(pod: Document) -> Pod | None:
     if (pod.get("status") or {}).get("phase") in ENDED:
         return None
     gated = not machine and bool(spec.get("schedulingGates") or metadata.get("deletionTimestamp"))
-    resources = _requests(spec)
+    resources, annotations = _requests(spec), metadata.get("annotations") or {}
     job = labels.get(JOB_LABEL) or labels.get(COORDINATOR_LABEL) or ""
     if not resources and not job:
         return None
@@ -80,11 +82,13 @@ def pod_of(pod: Document) -> Pod | None:
         spec.get("priorityClassName") or "",
         labels.get(KAI_QUEUE_LABEL) or "",
         ADMITTED in labels,
-        (metadata.get("annotations") or {}).get(WORKLOAD) or "",
+        annotations.get(WORKLOAD) or "",
         _owners(metadata),
         "deletionTimestamp" in metadata,
         labels.get(KIND_LABEL) == OVER_QUOTA,
         _number(labels.get(NODE_LABEL, "")),
+        annotations.get(POD_GROUP) or "",
+        KIND_LABEL in labels,
     )
 
 

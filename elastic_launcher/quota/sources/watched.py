@@ -11,6 +11,7 @@ from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 
 T = TypeVar("T")
+FORBIDDEN = 403
 
 
 class Watched(Generic[T]):
@@ -89,3 +90,22 @@ class Watched(Generic[T]):
 
     def _gists(self, objects: Mapping[str, T]) -> dict[str, object]:
         return {uid: self._gist(one) for uid, one in objects.items()}
+
+
+class Granted(Watched[T]):
+    """One that does not stop the controller where it may not be read.
+
+    Attributes:
+        forbidden: Why it may not; None if it may.
+    """
+
+    forbidden: ApiError | None = None
+
+    def _take(self, change: Snapshot | Change | Trouble) -> bool:
+        if not isinstance(change, Trouble) or change.error.status != FORBIDDEN:
+            self.forbidden = None
+            return super()._take(change)
+        news = self.forbidden is None
+        super()._take(change)
+        self.read, self.forbidden, self.error = True, self.error, None
+        return news

@@ -24,6 +24,7 @@ from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL,
 from elastic_launcher.hints.reference import Reference
 from elastic_launcher.quota.cluster import rights as controller
 from elastic_launcher.quota.projects_document import parse_projects
+from elastic_launcher.quota.sources.kai import OVERLAY as OVERLAY_FOR_KAI
 from elastic_launcher.quota.sources.kueue.source import OVERLAY as OVERLAY_FOR_KUEUE
 from tests.support.launcher_pods import pod
 from tests.support.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
@@ -47,7 +48,7 @@ GRANTED = {
     "node-notice": (MACHINES,),
     "kueue": (QUEUES,),
     "quota-controller": (*controller.CLUSTER_WIDE, *controller.OWN),
-    "quota-kai": (*controller.CLUSTER_WIDE, *controller.OWN, controller.KAI),
+    "quota-kai": (*controller.CLUSTER_WIDE, *controller.OWN, *controller.KAI),
     "quota-kueue": (*controller.CLUSTER_WIDE, *controller.OWN, *controller.KUEUE),
 }
 CONTROLLER = MANIFESTS / "overlays" / controller.OVERLAY
@@ -79,7 +80,7 @@ def test_every_overlay_that_a_message_names_is_there() -> None:
     asked.append(MACHINES_OF_ALL)
     accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
     named = (
-        {QUEUES.overlay, controller.OVERLAY, controller.KAI.overlay, OVERLAY_FOR_KUEUE}
+        {QUEUES.overlay, controller.OVERLAY, OVERLAY_FOR_KAI, OVERLAY_FOR_KUEUE}
         | {one.overlay for one in asked}
         | {overlay_of(pod(account)) for account in accounts}
     )
@@ -91,10 +92,10 @@ def test_only_reads_and_events_are_granted_for_all_of_the_cluster() -> None:
     assert {overlay: rights(granted) for overlay, granted in roles.items()} == {
         "node-notice": needed(MACHINES),
         controller.OVERLAY: needed(*controller.CLUSTER_WIDE),
-        controller.KAI.overlay: needed(*controller.CLUSTER_WIDE, controller.KAI),
+        OVERLAY_FOR_KAI: needed(*controller.CLUSTER_WIDE, *controller.KAI),
         OVERLAY_FOR_KUEUE: needed(*controller.CLUSTER_WIDE, *controller.KUEUE),
     }
-    granted = needed(MACHINES, *controller.CLUSTER_WIDE, controller.KAI, *controller.KUEUE)
+    granted = needed(MACHINES, *controller.CLUSTER_WIDE, *controller.KAI, *controller.KUEUE)
     assert {verb for *_, verb in granted} == {"list", "watch", "create"}
     assert controller.EVENTS.verbs == ("create",)
 
@@ -145,7 +146,7 @@ def test_the_page_has_each_alert() -> None:
 
 
 def test_the_overlay_for_kai_replaces_the_projects_document_with_its_queues() -> None:
-    (path,) = generated(MANIFESTS / "overlays" / controller.KAI.overlay)["gpu-projects"]
+    (path,) = generated(MANIFESTS / "overlays" / OVERLAY_FOR_KAI)["gpu-projects"]
     capacity = parse_projects(path.read_bytes()).capacity
     assert capacity is not None and capacity.others == ("kai",)
 
@@ -220,7 +221,7 @@ def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
 def test_the_document_has_each_right_with_what_it_is_for() -> None:
     text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
     launchers = (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES)
-    for need in (*launchers, *controller.CLUSTER_WIDE, *controller.OWN, controller.KAI, *controller.KUEUE):
+    for need in (*launchers, *controller.CLUSTER_WIDE, *controller.OWN, *controller.KAI, *controller.KUEUE):
         verbs = ", ".join(f"`{verb}`" for verb in need.verbs)
         without = need.without or "the job can't run"
         assert f"| `{need.resource}` | {verbs} | {need.purpose} | {without} |\n" in text

@@ -32,7 +32,7 @@ from elastic_launcher.quota.sources.kueue.objects import (
 )
 from elastic_launcher.quota.sources.kueue.projects import queues_of
 from elastic_launcher.quota.sources.machines import Pod
-from elastic_launcher.quota.sources.watched import Watched
+from elastic_launcher.quota.sources.watched import FORBIDDEN, Granted, Watched
 
 T = TypeVar("T")
 VERSIONS = ("v1beta2", "v1beta1")
@@ -41,7 +41,6 @@ LOOK_SECONDS = 10.0
 """Between looks for a Kueue that is not there, or can't be reached."""
 OVERLAY = "quota-kueue"
 """What grants the reading of them; `elastic_launcher/quota/cluster/rights.py` names it too."""
-FORBIDDEN = 403
 _WITHOUT_FLAVORS = "machines count whatever their taints and labels are"
 
 
@@ -81,12 +80,6 @@ class KueueSource:
         known = {one.name: one for one in self._flavors.good()}
         return [known.get(name, Flavor(name, ANYWHERE)) for name in sorted(self._kueue(projects).quotas)]
 
-    @property
-    def remarks(self) -> list[str]:
-        """What an admin should know, a line each."""
-        error = self._flavors.forbidden
-        return [] if error is None else [f"{self._flavors.what} can't be read ({error}): {_WITHOUT_FLAVORS}"]
-
     def marked(self, projects: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
         """Returns the pods, with all marked that are part of a Workload: older versions of Kueue label few of them."""
         kueue = self._kueue(projects)
@@ -99,7 +92,9 @@ class KueueSource:
         followed = (self._queues, self._cohorts, self._local_queues, self._workloads)
         refused = [f"{why}; nothing grows until it can be used" for watched in followed for why in watched.refused()]
         circles = [f"Cohort {name} is its own ancestor; nothing grows until it is not" for name in kueue.circles]
-        return Word(left.bounds, left.taken, (*refused, *circles), left.leaving)
+        error = self._flavors.forbidden
+        remarks = [] if error is None else [f"{self._flavors.what} can't be read ({error}): {_WITHOUT_FLAVORS}"]
+        return Word(left.bounds, left.taken, (*refused, *circles), left.leaving, remarks)
 
     def _kueue(self, projects: Projects) -> Kueue:
         local_queues = self._local_queues.good()
@@ -190,23 +185,8 @@ def _kept(read: T | Refused | None, before: Kept[T] | None) -> Kept[T] | None:
     return None if read is None else Kept(read)
 
 
-class _Granted(_Watched[T]):
-    """One that does not stop the controller where it may not be read.
-
-    Attributes:
-        forbidden: Why it may not; None if it may.
-    """
-
-    forbidden: ApiError | None = None
-
-    def _take(self, change: Snapshot | Change | Trouble) -> bool:
-        if not isinstance(change, Trouble) or change.error.status != FORBIDDEN:
-            self.forbidden = None
-            return super()._take(change)
-        news = self.forbidden is None
-        super()._take(change)
-        self.read, self.forbidden, self.error = True, self.error, None
-        return news
+class _Granted(Granted[Kept[T]], _Watched[T]):
+    """One that does not stop the controller where it may not be read."""
 
 
 async def _version(api: Api) -> str:

@@ -217,6 +217,60 @@ def test_queues_of_kai_are_projects_and_bound_their_jobs() -> None:
     follow(steps)
 
 
+def pod_group(name: str, queue: str, namespace: str = "lab") -> dict[str, Any]:
+    """Returns a PodGroup as KAI's pod grouper makes it of a pod, shortened."""
+    return {
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"minMember": 1, "priorityClassName": "train", "queue": queue, "topologyConstraint": {}},
+    }
+
+
+def grouped(name: str, gpus: int, group: str) -> dict[str, Any]:
+    found = pod(name, gpus, namespace="lab")
+    found["metadata"]["annotations"] = {"pod-group-name": group}
+    return found
+
+
+def test_pods_are_in_the_queue_of_their_pod_group_whatever_their_labels_say() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("queues", kai_queue("team-a", 2, 4))
+        await seen.cluster.put("podgroups", pod_group("pg-rigid-1", "team-a"))
+        await seen.cluster.put("pods", grouped("rigid", 1, "pg-rigid-1"))
+        await seen.cluster.put("pods", grouped("stranger", 1, "pg-of-nobody"))
+        await seen.cluster.put("queues", kai_queue("z-orphan", 2, 4, parentQueue="gone"))
+        await seen.cluster.put("podgroups", pod_group("pg-waits", "z-orphan"))
+        waiting = grouped("waiting", 1, "pg-waits")
+        waiting["spec"].pop("nodeName")
+        await seen.cluster.put("pods", waiting)
+        projects = await seen.projects(KAI)
+        await seen.world(lambda world: dict(world.rigid) == {"team-a": 1} and world.bounds[0].gpus == 3, projects)
+        await seen.cluster.put("podgroups", pod_group("pg-rigid-1", "team-b"))
+        await seen.world(lambda world: not world.rigid and world.bounds[0].gpus == 4, projects)
+
+    assert follow(steps).said == ["project z-orphan: no project or queue is named gone; it has no parent"]
+
+
+def test_without_the_right_to_read_pod_groups_the_labels_count_and_it_is_said_once() -> None:
+    cluster = FakeCluster()
+    cluster.forbidden = {("list", "podgroups"), ("watch", "podgroups")}
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("queues", kai_queue("team-a", 2, 4))
+        labelled = grouped("rigid", 1, "pg-rigid-1")
+        labelled["metadata"]["labels"] = {"kai.scheduler/queue": "team-a"}
+        await seen.cluster.put("pods", labelled)
+        projects = await seen.projects(KAI)
+        await seen.world(lambda world: dict(world.rigid) == {"team-a": 1} and not world.stale, projects)
+        await seen.world(lambda _: True, projects)
+
+    assert follow(steps, cluster=cluster).said == [
+        "the PodGroups of KAI can't be read (may not list podgroups; manifests/overlays/quota-kai grants that): pods "
+        "without a queue's label count for no queue"
+    ]
+
+
 def test_a_cluster_without_kai_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.kube.follow.LOUD", 1)
     cluster = FakeCluster()

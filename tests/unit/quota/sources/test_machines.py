@@ -165,6 +165,21 @@ def test_pods_that_are_not_elastic_count_for_the_project_of_their_namespace(
     assert dict(counted(machine(), service(), *pods).world.rigid) == rigid
 
 
+def test_pods_in_a_queue_of_kai_count_for_its_project_where_the_document_names_kai() -> None:
+    queues = [Project(name, guaranteed=2, patterns=({"queue": name},)) for name in ("team-a", "team-b")]
+    pods = [
+        replace(other("ml", 1), queue="team-a"),
+        replace(other("nlp", 2, on=""), queue="team-b"),
+        replace(other("ml", 1), queue="gone"),
+        replace(other("nlp", 1), queue="gone"),
+    ]
+    named = Projects((*PROJECTS.projects, *queues), capacity=Capacity(kai=True))
+    world = counted(machine(), *pods, projects=named).world
+    assert (world.capacity, dict(world.rigid)) == (7, {"nlp": 1, "team-a": 1, "team-b": 2})
+    world = counted(machine(), *pods, projects=replace(named, capacity=Capacity())).world
+    assert (world.capacity, dict(world.rigid)) == (6, {"nlp": 3})
+
+
 def test_pods_of_no_project_count_for_the_one_that_takes_what_is_unmatched() -> None:
     projects = Projects((*PROJECTS.projects, Project("default", patterns=())), unmatched="default")
     world = counted(machine(), other("kube-system", 3), projects=projects).world
