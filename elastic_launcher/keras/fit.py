@@ -142,15 +142,16 @@ class Training:
         self._hooks = Hooks(model)
         self._callbacks: Any = None
         self._begun = -1  # the last step that callbacks know of
+        self._stops = False  # whether one has ended the training after it
 
     def state_dict(self) -> dict[str, Any]:
         """Returns which step callbacks know of, and whether one has ended the training after it."""
-        return {"begun": self._begun, "stops": bool(self._model.stop_training)}
+        return {"begun": self._begun, "stops": self._stops}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes what `state_dict` has returned."""
         self._begun = state["begun"]
-        self._model.stop_training = state.get("stops", False)  # older checkpoints do not say it
+        self._stops = state.get("stops", False)  # older checkpoints do not say it
 
     def run(self, callbacks: list[Any], epochs: int, verbose: str | int) -> Any:
         """Trains up to an epoch; returns the history."""
@@ -210,6 +211,7 @@ class Training:
             self._metrics.end_step()
             self._callbacks.on_train_batch_end(job.step_in_epoch - 1, model.get_metrics_result())
             if model.stop_training:
+                self._stops = True
                 break
             if job.step_in_epoch < steps:
                 self._begin_step()
@@ -219,6 +221,7 @@ class Training:
         try:
             return self._job.run_step(self._loader, self._micro_batch)
         except Left:
+            self._model.stop_training = True
             return False
 
     def _begin_step(self) -> None:
@@ -237,7 +240,7 @@ class Training:
         if micro.first:
             self._seeds.begin(job.step, job.rank or 0)
             if not micro.rehearsal:
-                if self._model.stop_training:
+                if self._stops:
                     raise Left
                 self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
         self._model.train_function([data_of.parts_of(batch)])

@@ -21,7 +21,12 @@ KAI = tuple(
     Need("scheduling.run.ai", resource, ("list", "watch"), purpose, without, "quota-kai")
     for resource, purpose, without in (
         ("queues", "read the queues of KAI", "it can't decide"),
-        ("podgroups", "find the queue of a pod", "pods without a queue's label count for no queue"),
+        (
+            "podgroups",
+            "find the queue of a pod",
+            "pods without a queue's label count for no queue, and nodes that KAI does not take back are hinted above "
+            "its quota",
+        ),
     )
 )
 """For all of the cluster, where the projects document names ``kai``."""

@@ -26,6 +26,9 @@ from elastic_launcher.quota.sources.watched import Granted, Watched
 
 OVERLAY = "quota-kai"
 """What grants the reading of both; `elastic_launcher/quota/cluster/rights.py` names it too."""
+_WITHOUT_GROUPS = (
+    "pods without a queue's label count for no queue, and nodes that KAI does not take back are hinted above its quota"
+)
 UNLIMITED = -1
 PRIORITY = 100
 """Of a queue that has none."""
@@ -155,6 +158,7 @@ def bounds_of(
     jobs: Sequence[Job],
     pods: Sequence[Pod],
     keeping: Set[tuple[str, str]] = frozenset(),
+    keep: Set[str] = frozenset(),
 ) -> list[Bound]:
     """Returns what the limit of each queue leaves to the jobs of its project, and of the projects below that.
 
@@ -168,6 +172,7 @@ def bounds_of(
         jobs: Those that count.
         pods: Those of the cluster, each with its queue.
         keeping: The PodGroups of which KAI takes no pods back, by namespace and name.
+        keep: The jobs of whose nodes it takes none back.
     """
     by_name = {queue.name: queue for queue in queues}
     of_queue: dict[str, set[str]] = {name: set() for name in by_name}
@@ -179,10 +184,10 @@ def bounds_of(
             of_queue[name].add(job.id)
         if own in closed:
             in_closed.setdefault(own, set()).add(job.id)
-    kept = [pod for pod in pods if (pod.namespace, pod.pod_group) in keeping]
-    keep = {pod.job for pod in kept if pod.is_node and not pod.of_kind}
     others, placed, others_kept = dict.fromkeys(by_name, 0), dict[str, int](), dict.fromkeys(by_name, 0)
-    for pod in kept:
+    for pod in pods:
+        if (pod.namespace, pod.pod_group) not in keeping:
+            continue
         for name in _path(by_name, pod.queue) if pod.machine else ():
             if not (pod.is_node and pod.job in of_queue[name] & keep):
                 others_kept[name] += pod.resources.get(resource, 0)
@@ -268,6 +273,7 @@ class Kai:
             following.changed,
         )
         self.watched: Sequence[Watched[Any]] = (self._queues, self._groups)
+        self._keep: Set[str] = frozenset()  # jobs whose nodes are known to stay: those that were refused may be gone
 
     def queues(self, _: Projects) -> list[Queue]:
         """Returns the queues as projects."""
@@ -287,11 +293,16 @@ class Kai:
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues' limits leave to jobs."""
         resource = (projects.capacity or Capacity()).resource
-        keeping = {(one.namespace, one.name) for one in self._groups.objects.values() if one.keeps}
-        bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods, keeping)
+        groups = {(one.namespace, one.name): one for one in self._groups.objects.values()}
+        keeping = {name for name, group in groups.items() if group.keeps}
+        nodes = [(pod, (pod.namespace, pod.pod_group)) for pod in pods if pod.is_node and not pod.of_kind]
+        keep = {pod.job for pod, group in nodes if group in keeping}
+        others = {pod.job for pod, group in nodes if pod.machine and group in groups and group not in keeping}
+        self._keep = (self._keep - others | keep) & {job.id for job in jobs}
+        bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods, keeping, self._keep)
         return Word(bounds, remarks=() if (error := self._groups.forbidden) is None else [_unread(error)])
 
 
 def _unread(error: ApiError) -> str:
     why = f"{error}; manifests/overlays/{OVERLAY} grants that"
-    return f"the PodGroups of KAI can't be read ({why}): pods without a queue's label count for no queue"
+    return f"the PodGroups of KAI can't be read ({why}): {_WITHOUT_GROUPS}"

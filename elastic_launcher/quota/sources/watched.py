@@ -108,4 +108,5 @@ class Granted(Watched[T]):
         news = self.forbidden is None
         super()._take(change)
         self.read, self.forbidden, self.error = True, self.error, None
+        self.objects = {}
         return news

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+MOST = 16  # writes that are remembered: the objects in them stay in memory
 
 
 class MainWrites:
     """Writes that all ranks ask for, and rank 0 does.
 
-    The others remember them up to the next operation of all ranks: a rank 0 that takes part in it has written before.
+    The others remember the last ones up to the next operation of all ranks: a rank 0 that takes part in it has written
+    before.
 
     Args:
         fingerprint: Returns a value that changes with what is trained. What has changed since the script asked for a
@@ -19,7 +23,7 @@ class MainWrites:
 
     def __init__(self, fingerprint: Callable[[], int]) -> None:
         self._fingerprint = fingerprint
-        self._left: list[tuple[str, Callable[[], Any], int]] = []
+        self._left: deque[tuple[str, Callable[[], Any], int]] = deque(maxlen=MOST)
 
     def write(self, is_main: bool, what: str, write: Callable[[], Any]) -> Any:
         """Writes on rank 0, and returns what came of it; remembers the write elsewhere, and returns None.
@@ -43,7 +47,8 @@ class MainWrites:
 
         What can't be written any more is said in a warning, and the training goes on.
         """
-        left, self._left = self._left, []
+        left = list(self._left)
+        self.met()
         for what, write, then in left:
             lost = f"rank 0 was lost, perhaps while it was {what}"
             if self._fingerprint() != then:
@@ -51,7 +56,7 @@ class MainWrites:
                 continue
             try:
                 write()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - what writes fail with: torch and others have errors of their own
                 warnings.warn(f"{lost}; this process can't do it again: {error}", stacklevel=2)
             else:
                 warnings.warn(f"{lost}: this process has done it again", stacklevel=2)

@@ -52,6 +52,33 @@ def test_accumulating_equals_whole_batches_of_keras(job: Any) -> None:
         assert ours.history[name] == pytest.approx(values, rel=1e-12), name
 
 
+class Stops(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
+    """Ends the training in one of its hooks, which gets a number; counts the batches."""
+
+    def __init__(self, hook: str, number: int) -> None:
+        super().__init__()
+        self.batches = 0
+        setattr(self, hook, lambda at, logs=None: self._stop(at == number))
+
+    def _stop(self, here: bool) -> None:
+        self.model.stop_training |= here
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+
+
+@pytest.mark.parametrize(("hook", "number"), [("on_epoch_begin", 1), ("on_train_batch_begin", 3)])
+def test_a_callback_that_stops_before_a_step_has_that_step_trained_as_in_keras(
+    hook: str, number: int, job: Any
+) -> None:
+    model, plain, ours, theirs = elastic.Model(build("adam")), build("adam"), Stops(hook, number), Stops(hook, number)
+    found = model.fit(**data("adam"), epochs=3, shuffle=False, verbose=0, callbacks=[ours])
+    wanted = plain.fit(**data("adam"), batch_size=BATCH, epochs=3, shuffle=False, verbose=0, callbacks=[theirs])
+    assert 0 < ours.batches == theirs.batches
+    assert_same_weights(model, plain)
+    assert found.history["loss"] == pytest.approx(wanted.history["loss"], rel=1e-12)
+
+
 def test_a_second_fit_with_a_thawed_layer_and_another_optimizer_goes_on(job: Any) -> None:
     def train(model: Any, **options: Any) -> Any:
         model.layers[0].trainable = False

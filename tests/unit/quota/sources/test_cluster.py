@@ -267,8 +267,46 @@ def test_without_the_right_to_read_pod_groups_the_labels_count_and_it_is_said_on
 
     assert follow(steps, cluster=cluster).said == [
         "the PodGroups of KAI can't be read (may not list podgroups; manifests/overlays/quota-kai grants that): pods "
-        "without a queue's label count for no queue"
+        "without a queue's label count for no queue, and nodes that KAI does not take back are hinted above its quota"
     ]
+
+
+def test_a_job_of_which_kai_takes_nothing_back_is_known_until_a_node_of_it_has_a_place_among_others() -> None:
+    above = "the quota of KAI queue team-a, above which it places only what it may take back,"
+
+    def node(name: str, group: str, *, placed: bool = False) -> dict[str, Any]:
+        found = grouped(name, 1, group)
+        found["metadata"]["labels"] = pod(name, 1, job="bert")["metadata"]["labels"] | {"kai.scheduler/queue": "team-a"}
+        if not placed:
+            found["spec"].pop("nodeName")
+        return found
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("queues", kai_queue("team-a", 2, 4))
+        match = {"id": "bert", "queue": "team-a"}
+        await seen.cluster.put("services", service("bert", "lab", report("bert", match=match)))
+        projects = await seen.projects(KAI)
+
+        async def bounds_are(*wanted: str) -> None:
+            await seen.world(lambda world: [bound.name for bound in world.bounds] == list(wanted), projects)
+
+        await bounds_are("KAI queue team-a")
+        refused = pod_group("pg-1", "team-a")
+        refused["spec"]["preemptibility"] = "non-preemptible"
+        await seen.cluster.put("podgroups", refused)
+        await seen.cluster.put("pods", node("bert-1", "pg-1"))
+        await bounds_are("KAI queue team-a", above)
+        await seen.cluster.delete("pods", "bert-1", "lab")
+        another = grouped("another", 1, "pg-of-nobody")
+        another["metadata"]["labels"] = {"kai.scheduler/queue": "team-a"}
+        await seen.cluster.put("pods", another)
+        await seen.world(lambda world: bool(world.rigid), projects)
+        await bounds_are("KAI queue team-a", above)
+        await seen.cluster.put("podgroups", pod_group("pg-2", "team-a"))
+        await seen.cluster.put("pods", node("bert-2", "pg-2", placed=True))
+        await bounds_are("KAI queue team-a")
+
+    follow(steps)
 
 
 def test_a_cluster_without_kai_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

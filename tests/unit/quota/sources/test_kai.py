@@ -166,7 +166,7 @@ def test_what_kai_does_not_take_back_is_bounded_by_the_quotas_of_its_queue_and_o
         Pod("ml", {GPU: 1}, "", queue="b", pod_group="pg-1"),
         Pod("other", {GPU: 1}, "m0", queue="b", pod_group="pg-1"),
     ]
-    found = bounds_of(queues, GPU, projects, jobs, pods, {("ml", "pg-1")})
+    found = bounds_of(queues, GPU, projects, jobs, pods, {("ml", "pg-1")}, {"kept"})
     kept = frozenset({"kept"})
     assert found == [
         Bound("the quota of KAI queue a, above which it places only what it may take back,", kept, 1),

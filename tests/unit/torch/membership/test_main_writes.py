@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from elastic_launcher.torch.membership.main_writes import MainWrites
+from elastic_launcher.torch.membership.main_writes import MOST, MainWrites
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 
 
@@ -39,14 +44,27 @@ def test_what_has_changed_since_is_not_written_under_its_name() -> None:
     assert written == ["model"]
 
 
-def test_a_disk_that_takes_nothing_ends_no_rank() -> None:
-    def write() -> None:
-        raise OSError(28, "No space left on device")
-
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        pytest.param(lambda: torch.save(torch.zeros(3), "/missing/model.pt"), "does not exist", id="an error of torch"),
+        pytest.param(lambda: Path("/dev/full").write_text("model"), "No space left", id="a full disk"),
+    ],
+)
+def test_a_place_that_takes_nothing_ends_no_rank(write: Callable[[], Any], said: str) -> None:
     writes = MainWrites(lambda: 0)
     writes.write(False, "saving the model", write)
-    with pytest.warns(UserWarning, match="saving the model; this process can't do it again: .*No space left"):
+    with pytest.warns(UserWarning, match=f"saving the model; this process can't do it again: .*{said}"):
         writes.make_up()
+
+
+def test_of_many_writes_the_last_ones_are_remembered() -> None:
+    writes, written = MainWrites(lambda: 0), list[int]()
+    for number in range(3 * MOST):
+        writes.write(False, "saving an object", partial(written.append, number))
+    with pytest.warns(UserWarning, match="this process has done it again"):
+        writes.make_up()
+    assert written == list(range(2 * MOST, 3 * MOST))
 
 
 def test_ranks_that_have_met_since_have_nothing_left_of_it() -> None:
