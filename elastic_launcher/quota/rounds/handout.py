@@ -18,6 +18,9 @@ from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, World
 
+Divisions = dict[tuple[tuple[tuple[str, tuple[int, ...]], ...], int], Mapping[str, int]]
+"""What jobs get of a sum, by the counts that each may have, and the sum."""
+
 
 class Handout:
     """GPUs as they are handed out.
@@ -85,15 +88,16 @@ class Handout:
         for name in sorted(lending, key=self._over_quota):
             self._reserve(name, self.room.within(name))
 
-    def divided(self, now: float) -> dict[str, int]:
+    def divided(self, now: float, known: Divisions) -> dict[str, int]:
         """Returns what each job gets of what its project does.
 
         Args:
             now: Seconds since the epoch.
+            known: Divisions of this round so far; those that are made now come to them.
         """
         for of_project in self._groups.values():
             for group in of_project.values():
-                self._divide(group, now)
+                self._divide(group, now, known)
         return self._counts
 
     def _add(self, member: Member) -> None:
@@ -199,15 +203,18 @@ class Handout:
             budget -= more
             self.room.take(name, more, group.bounds)
 
-    def _divide(self, group: Group, now: float) -> None:
+    def _divide(self, group: Group, now: float, known: Divisions) -> None:
         """Divides the GPUs of a group among its jobs that have their minimum."""
         growing = [member for member in group.members if member.fixed is None and self._counts[member.job.id]]
         fixed = sum(self._counts[member.job.id] for member in group.members if member.fixed is not None)
-        floors = {member.job.id: self._counts[member.job.id] for member in growing}
-        candidates = [candidate(member.job, self._options(member), now) for member in growing]
-        held = {member.job.id: member.account.planned for member in growing if member.account.planned}
-        rules = Settings(fairness=self._projects.fairness)
-        total = group.gpus - fixed
-        counts = divide(candidates, total, held, floors=floors, fill=True, settings=rules) if growing else {}
+        key = tuple((member.job.id, self._options(member)) for member in growing), group.gpus - fixed
+        if key not in known:
+            options, total = dict(key[0]), key[1]
+            floors = {member.job.id: self._counts[member.job.id] for member in growing}
+            candidates = [candidate(member.job, options[member.job.id], now) for member in growing]
+            held = {member.job.id: member.account.planned for member in growing if member.account.planned}
+            rules = Settings(fairness=self._projects.fairness)
+            known[key] = divide(candidates, total, held, floors=floors, fill=True, settings=rules) if growing else {}
+        counts = known[key]
         self._counts.update(counts)
         self.room.take(group.project.name, fixed + sum(counts.values()) - group.gpus, group.bounds)

@@ -102,6 +102,11 @@ class Account:
         return not self.allowed and self.shrunk_at is not None and self.shrunk_at > since and self.reason != ENDED
 
     @property
+    def changed_at(self) -> float:
+        """When ``allowed`` last rose or fell, in seconds since the epoch; 0 if it never has."""
+        return max(self.grown_at or 0.0, self.shrunk_at or 0.0)
+
+    @property
     def is_restless(self) -> bool:
         """Whether what the job was given did not last, several times in a row."""
         return self.brief >= RESTLESS

@@ -9,7 +9,7 @@ the order of the jobs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from elastic_launcher.quota.fair_share import fair_share
@@ -17,12 +17,14 @@ from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.demands import Portions, demands_of, within_guarantees
 from elastic_launcher.quota.rounds.departures import departures, still_leaving, without
 from elastic_launcher.quota.rounds.expectations import expected
-from elastic_launcher.quota.rounds.handout import Handout
+from elastic_launcher.quota.rounds.handout import Divisions, Handout
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.world import Seat, World
 
 LIFTS = 3
 """Attempts to meet all guarantees by changing jobs that have just changed; an attempt can show another lack."""
+MOST = 2000
+"""Jobs that GPUs are handed out to while waits begin to count one after the other; then all count at once."""
 OWNERS = 8
 """For so many projects at a time, nodes of others leave machines that these need."""
 
@@ -93,12 +95,14 @@ class _Rules:
         shares: The fair share of each project, with all projects below it.
         portions: What each project counts on of each bound.
         now: Seconds since the epoch.
+        divisions: Those of the attempts so far.
     """
 
     projects: Projects
     shares: Mapping[str, int]
     portions: Portions
     now: float
+    divisions: Divisions = field(default_factory=dict)
 
     def entitled(self, world: World, members: Sequence[Member]) -> dict[str, int]:
         """Returns what each project may have within its guarantee."""
@@ -109,7 +113,7 @@ class _Rules:
         best = last = self._attempt(world, members, frozenset())
         cost = _lacking(best.plan, entitled), 0
         tried = members
-        for _ in range(LIFTS):
+        for _ in range(LIFTS if best.waiting else 0):
             lacking = best.owed | best.short(entitled)
             lifted = _lifted(world, members, entitled, last.gpus) if any(cost) or best.owed else tried
             if lifted == tried:
@@ -122,9 +126,36 @@ class _Rules:
         return best
 
     def _attempt(self, world: World, members: Sequence[Member], owed: frozenset[str]) -> _Attempt:
-        plan = Handout(world, self.projects, members, self.portions)
-        plan.hand_out(self.shares)
-        return _Attempt(plan, plan.divided(self.now), owed)
+        """Returns targets that keep the waits after a change, where only those count that would be broken else.
+
+        The oldest count first. So the next round takes the same steps to the same targets, and these keep the waits
+        that begin in this one.
+        """
+        waiting: set[str] = set()
+        left = MOST
+        while True:
+            left -= len(members)
+            jobs = [member if member.job.id in waiting else _without_waits(member) for member in members]
+            plan = Handout(world, self.projects, jobs, self.portions)
+            plan.hand_out(self.shares)
+            gpus = plan.divided(self.now, self.divisions)
+            broken = {
+                member.job.id: member.account.changed_at
+                for member in members
+                if member.job.id not in waiting and not member.keeps <= gpus[member.job.id] <= member.ceiling
+            }
+            if not broken:
+                return _Attempt(plan, gpus, owed, frozenset(waiting))
+            if left < len(members):
+                waiting.update(member.job.id for member in members)
+            else:
+                waiting.update(name for name, since in broken.items() if since == min(broken.values()))
+
+
+def _without_waits(member: Member) -> Member:
+    """Returns a member that may grow and be cut though it has just changed, down to its floor."""
+    most = member.ceiling if member.by_hand else max(member.sizes, default=0)
+    return replace(member, keeps=0, ceiling=most) if member.keeps or member.ceiling < most else member
 
 
 def _lacking(plan: Handout, entitled: Mapping[str, int]) -> int:
@@ -184,11 +215,13 @@ class _Attempt:
         plan: What was handed out.
         gpus: By the job's id.
         owed: Projects that get their guarantee only because jobs change again that have just changed.
+        waiting: Jobs, by their ids, whose waits after a change count.
     """
 
     plan: Handout
     gpus: Mapping[str, int]
     owed: frozenset[str]
+    waiting: frozenset[str]
 
     def short(self, least: Mapping[str, int]) -> frozenset[str]:
         """Returns the projects that get less than that."""

@@ -9,6 +9,7 @@ import pytest
 
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds import targets
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import Bound, World
@@ -333,6 +334,24 @@ def test_a_round_does_not_divide_anew_what_the_one_before_has_divided_and_could_
     assert first.ledger.accounts["new"].awaited == 5
     again = decide(World(10, jobs), TWO, first.ledger, NOW)
     assert (again.changes, again.targets.gpus) == ((), first.targets.gpus)
+
+
+def test_a_wait_that_is_kept_anyway_changes_nothing_for_other_jobs() -> None:
+    """Else vit would have its part of the share first in the second round, and bert be cut for it."""
+    projects = Projects((*TWO.projects, Project("rest")))
+    jobs = job("gpt", "rest", most=3), held("bert", 2, "vision", most=3), held("llama", 3), job("vit", "vision")
+    world = World(9, jobs, bounds=(Bound("machines", frozenset({"bert", "llama"}), 5, per_node=1),))
+    paused = Account("rest", 0, 0, 3, shrunk_at=NOW - 20.0)
+    ledger = Ledger(3, {"gpt": paused, "bert": Account("vision", 2, 2, 3), "llama": Account("nlp", 3, 3, 3)})
+    first = play(world, ledger, projects)[2]
+    assert first.targets.gpus == {"gpt": 0, "bert": 2, "llama": 3, "vit": 4}
+    assert play(world, first.ledger, projects)[2].changes == ()
+
+
+def test_waits_are_kept_also_where_there_are_too_many_jobs_to_try_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "MOST", 1)
+    ledger = Ledger(3, {"bert": Account("nlp", 1, 1, 3, shrunk_at=NOW - 20.0)})
+    assert play(World(4, (held("bert", 1),)), ledger, OWNED)[0] == {"bert": 1}
 
 
 def test_a_paused_job_says_why_it_was_paused() -> None:

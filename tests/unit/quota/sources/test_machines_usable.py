@@ -291,6 +291,8 @@ def check_growth(played: Played, decision: Decision, before: Ledger) -> None:
 @example(415, 39)
 @example(1336, 33)
 @example(4625, 34)
+@example(88, 30)  # in these two, a second round changed what the first one had given
+@example(203, 27)
 def test_no_job_is_allowed_more_than_its_machines_can_hold_whatever_happens(seed: int, events: int) -> None:
     played = Played(Random(seed))
     for _ in range(events):
@@ -300,6 +302,8 @@ def test_no_job_is_allowed_more_than_its_machines_can_hold_whatever_happens(seed
         world, decision = played.round()
         check(played, decision)
         check_growth(played, decision, before_it)
+        again = decide(world, played.projects, played.ledger, played.now + 0.5)
+        assert again.changes == (), "with nothing changing, a second round changes nothing"
         promised = sum(account.committed for account in played.ledger.accounts.values())
         assert promised + sum(world.rigid.values()) <= max(world.capacity, before + sum(world.rigid.values()))
         for grant in decision.grants:
