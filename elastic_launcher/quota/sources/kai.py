@@ -14,7 +14,6 @@ from math import floor
 from typing import Any
 
 from elastic_launcher.hints.document import MAX_GPUS
-from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Collection
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
@@ -186,17 +185,15 @@ def bounds_of(
             in_closed.setdefault(own, set()).add(job.id)
     others, placed, others_kept = dict.fromkeys(by_name, 0), dict[str, int](), dict.fromkeys(by_name, 0)
     for pod in pods:
-        if (pod.namespace, pod.pod_group) not in keeping:
+        if not pod.machine:
             continue
-        for name in _path(by_name, pod.queue) if pod.machine else ():
-            if not (pod.is_node and pod.job in of_queue[name] & keep):
-                others_kept[name] += pod.resources.get(resource, 0)
-    for pod in pods:
-        if pod.machine and pod.is_node:
-            placed[pod.job] = placed.get(pod.job, 0) + pod.resources.get(resource, 0)
-        for name in _path(by_name, pod.queue) if pod.machine else ():
-            if not (pod.is_node and pod.job in of_queue[name]):
-                others[name] += pod.resources.get(resource, 0)
+        gpus, kept = pod.resources.get(resource, 0), (pod.namespace, pod.pod_group) in keeping
+        if pod.is_node:
+            placed[pod.job] = placed.get(pod.job, 0) + gpus
+        for name in _path(by_name, pod.queue):
+            ours = pod.is_node and pod.job in of_queue[name]
+            others[name] += 0 if ours else gpus
+            others_kept[name] += gpus if kept and not (ours and pod.job in keep) else 0
     limits = [
         Bound(f"KAI queue {name}", frozenset(of_queue[name]), max(0, queue.limit - others[name]))
         for name, queue in sorted(by_name.items())
@@ -271,6 +268,7 @@ class Kai:
             lambda one, _: pod_group_of(one),
             following.lock,
             following.changed,
+            overlay=OVERLAY,
         )
         self.watched: Sequence[Watched[Any]] = (self._queues, self._groups)
         self._keep: Set[str] = frozenset()  # jobs whose nodes are known to stay: those that were refused may be gone
@@ -281,11 +279,12 @@ class Kai:
 
     def marked(self, _: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
         """Returns the pods, each in the queue of its PodGroup; one that will get no place there is behind a gate."""
-        queues = {(one.namespace, one.name): one.queue for one in self._groups.objects.values()}
+        groups = self._pod_groups()
         closed = _closed({queue.name: queue for queue in self._queues.objects.values()})
         found = []
         for pod in pods:
-            queue = queues.get((pod.namespace, pod.pod_group), pod.queue)
+            group = groups.get((pod.namespace, pod.pod_group))
+            queue = pod.queue if group is None else group.queue
             gated = pod.gated or (queue in closed and not pod.machine and not pod.is_node)
             found.append(pod if (queue, gated) == (pod.queue, pod.gated) else replace(pod, queue=queue, gated=gated))
         return found
@@ -293,16 +292,14 @@ class Kai:
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues' limits leave to jobs."""
         resource = (projects.capacity or Capacity()).resource
-        groups = {(one.namespace, one.name): one for one in self._groups.objects.values()}
+        groups = self._pod_groups()
         keeping = {name for name, group in groups.items() if group.keeps}
         nodes = [(pod, (pod.namespace, pod.pod_group)) for pod in pods if pod.is_node and not pod.of_kind]
         keep = {pod.job for pod, group in nodes if group in keeping}
         others = {pod.job for pod, group in nodes if pod.machine and group in groups and group not in keeping}
         self._keep = (self._keep - others | keep) & {job.id for job in jobs}
         bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods, keeping, self._keep)
-        return Word(bounds, remarks=() if (error := self._groups.forbidden) is None else [_unread(error)])
+        return Word(bounds, remarks=self._groups.remarks(_WITHOUT_GROUPS))
 
-
-def _unread(error: ApiError) -> str:
-    why = f"{error}; manifests/overlays/{OVERLAY} grants that"
-    return f"the PodGroups of KAI can't be read ({why}): {_WITHOUT_GROUPS}"
+    def _pod_groups(self) -> dict[tuple[str, str], PodGroup]:
+        return {(one.namespace, one.name): one for one in self._groups.objects.values()}

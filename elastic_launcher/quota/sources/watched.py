@@ -24,6 +24,7 @@ class Watched(Generic[T]):
         lock: Held while it changes.
         changed: Called after a change that matters.
         gist: Returns that of it by which a change is one that matters; all of it by default.
+        overlay: That of `manifests/overlays` which grants its reading, for the message where that is forbidden.
 
     Attributes:
         objects: What is kept, by the objects' uids.
@@ -39,6 +40,7 @@ class Watched(Generic[T]):
         lock: threading.Lock,
         changed: Callable[[], None],
         gist: Callable[[T], object] = lambda kept: kept,
+        overlay: str = "",
     ) -> None:
         self.what = what
         self.objects: dict[str, T] = {}
@@ -49,6 +51,7 @@ class Watched(Generic[T]):
         self._gist = gist
         self._lock = lock
         self._changed = changed
+        self._overlay = overlay
 
     async def follow(self, api: Api) -> None:
         """Follows it until it is cancelled."""
@@ -67,7 +70,7 @@ class Watched(Generic[T]):
         """Takes a change; returns whether it matters."""
         if isinstance(change, Trouble):
             news = self.error is None
-            self.error = self.error or change.error  # the first one, so that it is said once
+            self.error = self.error or self._advised(change.error)  # the first one, so that it is said once
             return news
         news = not self.read or self.error is not None
         self.read, self.error = True, None
@@ -82,6 +85,11 @@ class Watched(Generic[T]):
             self._put(change.object, old)
         new = self.objects.get(uid)
         return news or (old and self._gist(old)) != (new and self._gist(new))
+
+    def _advised(self, error: ApiError) -> ApiError:
+        if error.status != FORBIDDEN or not self._overlay:
+            return error
+        return ApiError(error.status, error.reason, f"{error}; manifests/overlays/{self._overlay} grants that")
 
     def _put(self, one: Mapping[str, Any], before: T | None) -> None:
         kept = self._parse(one, before)
@@ -100,6 +108,10 @@ class Granted(Watched[T]):
     """
 
     forbidden: ApiError | None = None
+
+    def remarks(self, without: str) -> list[str]:
+        """Returns that it may not be read, and what is so ``without`` it, in one line; nothing if it may."""
+        return [] if self.forbidden is None else [f"{self.what} can't be read ({self.forbidden}): {without}"]
 
     def _take(self, change: Snapshot | Change | Trouble) -> bool:
         if not isinstance(change, Trouble) or change.error.status != FORBIDDEN:

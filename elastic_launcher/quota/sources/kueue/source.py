@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
-from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
+from elastic_launcher.kube.collection import Collection, Trouble, changes
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects
 from elastic_launcher.quota.queues import Queue
@@ -32,7 +32,7 @@ from elastic_launcher.quota.sources.kueue.objects import (
 )
 from elastic_launcher.quota.sources.kueue.projects import queues_of
 from elastic_launcher.quota.sources.machines import Pod
-from elastic_launcher.quota.sources.watched import FORBIDDEN, Granted, Watched
+from elastic_launcher.quota.sources.watched import Granted, Watched
 
 T = TypeVar("T")
 VERSIONS = ("v1beta2", "v1beta1")
@@ -92,8 +92,7 @@ class KueueSource:
         followed = (self._queues, self._cohorts, self._local_queues, self._workloads)
         refused = [f"{why}; nothing grows until it can be used" for watched in followed for why in watched.refused()]
         circles = [f"Cohort {name} is its own ancestor; nothing grows until it is not" for name in kueue.circles]
-        error = self._flavors.forbidden
-        remarks = [] if error is None else [f"{self._flavors.what} can't be read ({error}): {_WITHOUT_FLAVORS}"]
+        remarks = self._flavors.remarks(_WITHOUT_FLAVORS)
         return Word(left.bounds, left.taken, (*refused, *circles), left.leaving, remarks)
 
     def _kueue(self, projects: Projects) -> Kueue:
@@ -139,6 +138,7 @@ class _Watched(Watched[Kept[T]]):
             lambda one, before: _kept(parse(one), before),
             following.lock,
             following.changed,
+            overlay=OVERLAY,
         )
 
     def good(self) -> list[T]:
@@ -171,12 +171,6 @@ class _Watched(Watched[Kept[T]]):
                     self._tell(change)
                     if isinstance(change, Trouble) and change.error.status == NOT_FOUND:
                         break
-
-    def _take(self, change: Snapshot | Change | Trouble) -> bool:
-        if isinstance(change, Trouble) and change.error.status == FORBIDDEN:
-            error = change.error
-            change = Trouble(ApiError(error.status, error.reason, f"{error}; manifests/overlays/{OVERLAY} grants that"))
-        return super()._take(change)
 
 
 def _kept(read: T | Refused | None, before: Kept[T] | None) -> Kept[T] | None:

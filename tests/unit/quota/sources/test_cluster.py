@@ -306,7 +306,7 @@ def test_a_job_of_which_kai_takes_nothing_back_is_known_until_a_node_of_it_has_a
         await seen.cluster.put("pods", node("bert-2", "pg-2", placed=True))
         await bounds_are("KAI queue team-a")
 
-    follow(steps)
+    assert not follow(steps).said
 
 
 def test_a_cluster_without_kai_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
