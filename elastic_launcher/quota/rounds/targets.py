@@ -201,7 +201,11 @@ def _lifted(
 
 
 def _as_after(member: Member, gpus: int) -> Member:
-    """Returns a member as the next round would see it: a job that is cut in this one has just shrunk in that one."""
+    """Returns a member as the next round would see it: a job that is cut in this one has just shrunk in that one, and
+    one that gets its minimum runs.
+    """
+    if gpus and not member.account.allowed:
+        return replace(member, account=replace(member.account, allowed=gpus))
     if gpus >= member.account.allowed:
         return member
     return replace(member, keeps=min(member.keeps, gpus), ceiling=gpus)

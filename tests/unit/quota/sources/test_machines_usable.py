@@ -282,7 +282,7 @@ def check_growth(played: Played, decision: Decision, before: Ledger) -> None:
             assert gpus // per_node <= placed + room, name
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 @example(8, 16)  # in these worlds two jobs took each other's GPUs in turn, wherever the scheduler put their nodes
 @example(59, 39)
@@ -293,6 +293,7 @@ def check_growth(played: Played, decision: Decision, before: Ledger) -> None:
 @example(4625, 34)
 @example(88, 30)  # in these two, a second round changed what the first one had given
 @example(203, 27)
+@example(654828, 31)  # and here too, for a job that had got its minimum goes first then
 def test_no_job_is_allowed_more_than_its_machines_can_hold_whatever_happens(seed: int, events: int) -> None:
     played = Played(Random(seed))
     for _ in range(events):
