@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from elastic_launcher.coordinator.runtime.endpoints import HERE, LOOPBACK, Endpoint
+from elastic_launcher.host.imports import uncollected
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -86,7 +87,8 @@ def _listen(address: str, port: int) -> socket.socket:
 
 def serve_on(listener: int, port: int) -> TCPStore:
     """Returns a store that answers on a listening socket, given by its descriptor, and closes it at its end."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    with uncollected():
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
         return TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
