@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,11 +145,15 @@ def places(*names: str) -> Iterator[Mapping[str, Path]]:
         yield found
 
 
-def launcher(name: str, project: str, nodes: str, case: Case, there: Mapping[str, Path]) -> list[str]:
+BORROWER = ("--project", "nlp", "--nodes", "2:4")
+OWNER = ("--project", "vision", "--nodes", "1:1", "--nproc-per-node", "2")  # one torchrun, as the peer's
+
+
+def launcher(name: str, job: Sequence[str], case: Case, there: Mapping[str, Path]) -> list[str]:
     """Returns the command of one of our jobs."""
     jobs = there["jobs"]
     return [
-        *(sys.executable, "-m", "elastic_launcher", "run", "--name", name, "--project", project, "--nodes", nodes),
+        *(sys.executable, "-m", "elastic_launcher", "run", "--name", name, *job),
         *("--hints", str(jobs / "hints.json"), "--wait-for-quota", "600", "--work-dir", str(jobs / name)),
         *("--", str(SCRIPTS / "resize_train.py"), "ours", str(there[name]), *case.arguments),
     ]
@@ -163,13 +167,13 @@ def ours(case: Case) -> Outcome:
         serve = [sys.executable, "-m", "elastic_launcher", "quota", "serve", str(jobs / "projects.yaml")]
         stack.enter_context(running([*serve, "--jobs", str(jobs)], jobs))
         began = time.monotonic()
-        with running(launcher("first", "vision", "2:2", case, there), there["first"]):
+        with running(launcher("first", OWNER, case, there), there["first"]):
             alone = first_step(there["first"]) - began
         borrower = there["borrower"]
-        stack.enter_context(running(launcher("borrower", "nlp", "2:4", case, there), borrower))
+        stack.enter_context(running(launcher("borrower", BORROWER, case, there), borrower))
         wait_for("steps of all", lambda: steps_of(borrower, ALL) > SETTLED)
         told = time.monotonic()
-        stack.enter_context(running(launcher("owner", "vision", "2:2", case, there), there["owner"]))
+        stack.enter_context(running(launcher("owner", OWNER, case, there), there["owner"]))
         owner = first_step(there["owner"]) - told
         wait_for("steps of half", lambda: steps_of(borrower, HALF, told) > SETTLED)
         return judge([one for one in of_process(borrower) if one["t"] > told - 1], owner, alone)
