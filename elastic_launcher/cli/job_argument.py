@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,8 +24,9 @@ def named(given: Path) -> JobName | None:
     Raises:
         typer.Exit: If it is neither.
     """
-    if not str(given).startswith(SCHEME) or given.exists():
-        return None
+    with _looked_at(given):
+        if not str(given).startswith(SCHEME) or given.exists():
+            return None
     parts = given.parts[1:]
     if len(parts) > 2:
         refuse(f"{given} is no job: give a work directory, {SCHEME}NAME or {SCHEME}NAMESPACE/NAME")
@@ -53,12 +55,22 @@ def job_folder(path: Path) -> Layout:
         typer.Exit: If it is no job's.
     """
     layout = Layout(path)
-    if not path.is_dir():
-        what = "is no folder" if path.exists() else "is not there"
-        refuse(f"{path} {what}: give the work directory, which `elastic-launcher run` prints when it starts")
-    if not layout.job.exists() and not layout.events.exists():
-        refuse(f"{path} is no work directory of a job: it has neither {layout.job.name} nor {layout.events.name}")
+    with _looked_at(path):
+        if not path.is_dir():
+            what = "is no folder" if path.exists() else "is not there"
+            refuse(f"{path} {what}: give the work directory, which `elastic-launcher run` prints when it starts")
+        if not layout.job.exists() and not layout.events.exists():
+            refuse(f"{path} is no work directory of a job: it has neither {layout.job.name} nor {layout.events.name}")
     return layout
+
+
+@contextlib.contextmanager
+def _looked_at(path: Path) -> Iterator[None]:
+    """Refuses a path whose name is too long, or whose folder may not be read."""
+    try:
+        yield
+    except OSError as error:
+        refuse(f"{path} can't be looked at: {error.strerror}")
 
 
 def ended(layout: Layout) -> Event | None:

@@ -21,6 +21,7 @@ from elastic_launcher.cli.pipeline_arguments import add_words_on_the_pod, check_
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
+from elastic_launcher.host.transient import may_pass
 from elastic_launcher.launcher.output_pump import unblocked
 from elastic_launcher.launcher.step_outputs import tell_outputs
 from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
@@ -133,6 +134,16 @@ def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> J
         ConfigError: If it can't be run.
     """
     config = keep_script(JobConfig.from_texts(texts, command), directory)
+    try:
+        return _with_paths(config, directory)
+    except OSError as error:
+        if may_pass(error):
+            raise
+        raise ConfigError(f"{error.filename} can't be looked at: {error.strerror}") from error
+
+
+def _with_paths(config: JobConfig, directory: Path) -> JobConfig:
+    """Returns a configuration with absolute paths, and what it needs from the file system checked."""
     if config.script is not None:
         script = directory / config.script
         if not (script.is_file() or (script / "__main__.py").is_file()):
@@ -163,12 +174,15 @@ def _may_have_begun(config: JobConfig) -> bool:
 
 def _check_hints(path: Path, *, required: bool) -> None:
     from elastic_launcher.hints import HintError, parse
+    from elastic_launcher.hints.file import read_now
 
-    try:
-        parse(path.read_bytes())
-    except OSError as error:
+    found = read_now(path)
+    if found.text is None:
         if required:
-            raise ConfigError(f"hints: {path}: {error.strerror}; --require-hints asks for them")
+            raise ConfigError(f"hints: {path}: {found.error or 'it is not there'}; --require-hints asks for them")
+        return
+    try:
+        parse(found.text)
     except HintError as error:
         raise ConfigError(f"hints: {path}: {error}")
 

@@ -49,7 +49,7 @@ class FileSource:
             if new_mark != mark:
                 mark, look_until = new_mark, now + SETTLE_SECONDS
             if doubted is not None or now <= look_until:
-                found = _read(self._path, str(returns))
+                found = read_now(self._path, str(returns))
                 if found == told:
                     doubted = None
                 elif _is_good(found) or (told is None and found.text is None):
@@ -74,7 +74,8 @@ def _mark(path: Path) -> object:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
 
 
-def _read(path: Path, identity: str) -> HintRead:
+def read_now(path: Path, identity: str = "") -> HintRead:
+    """Returns what a file holds now; it never waits for a writer, and reads little more than a document may have."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return HintRead(None, identity, "it is not a regular file")  # reading a pipe could take for ever

@@ -67,6 +67,7 @@ def tell_outputs(
         told = outputs_of(events, exit_code, reason, str(job_dir or ""))
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, text in told.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
+            # the name of a folder may be no UTF-8
+            (Path(folder) / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     except (OSError, EventError) as error:
         say(f"the step's outputs could not be written to {folder}: {error}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 
-from elastic_launcher.cli.job_argument import named
+from elastic_launcher.cli.job_argument import job_folder, named
 from elastic_launcher.cli.status import show
 from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.launcher.cluster.status_writer import ToldStatus
@@ -30,6 +31,22 @@ from tests.support import histories
 )
 def test_a_name_is_told_from_a_path(given: str, meant: JobName | None) -> None:
     assert named(Path(given)) == meant
+
+
+@pytest.mark.parametrize("look", [job_folder, named])
+def test_a_name_that_no_file_can_have_is_refused(
+    look: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job").mkdir()
+    name = f"job/{'n' * 300}"
+    with pytest.raises(typer.Exit) as ended:
+        look(Path(name))
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == f"elastic-launcher: {name} can't be looked at: File name too long\n"
 
 
 def test_a_folder_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

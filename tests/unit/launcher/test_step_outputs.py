@@ -108,3 +108,10 @@ def test_what_keeps_them_from_being_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "told").write_text("a file is in the way")
     tell_outputs(2, "bad", None, said.append, {STEP_OUTPUTS: str(tmp_path / "told")})
     assert said and said[0].startswith(f"the step's outputs could not be written to {tmp_path / 'told'}: ")
+
+
+def test_a_name_that_is_no_utf_8_does_not_change_how_the_job_ended(tmp_path: Path) -> None:
+    tell_outputs(2, "/data/\udcff is not there", None, pytest.fail, {STEP_OUTPUTS: str(tmp_path / "told")})
+    told = told_in(tmp_path / "told")
+    assert sorted(told) == sorted(OUTPUTS)
+    assert told["reason"] == r"/data/\udcff is not there"
