@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ def evaluate(
     verbose: str | int = "auto",
     sample_weight: Any = None,
     steps: int | None = None,
-    callbacks: Sequence[Any] | None = None,
+    callbacks: Any = None,
     return_dict: bool = False,
 ) -> Any:
     """Returns a compiled model's loss and metrics over data that the ranks share, as `keras.Model.evaluate` does.
@@ -41,7 +41,7 @@ def evaluate(
         raise ValueError("evaluate takes no steps=: the ranks share all of the data; leave it out")
     data = data_of.read(x, y, sample_weight, None, False, job.global_batch_size)
     build(model, data)
-    listening = keras.callbacks.CallbackList(check(callbacks or ()), model=model)
+    listening = keras.callbacks.CallbackList(check(callbacks), model=model)
     listening.on_test_begin()
     logs = evaluated(model, job, loader_over(job, data))
     listening.on_test_end(logs)
@@ -107,7 +107,8 @@ def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
     with _evaluating(model), denominator.noting():
         found = job.evaluate(sums, loader)
     for number, variable in enumerate(model.metrics_variables):
-        variable.assign(found[str(number)])
+        value = torch.as_tensor(found[str(number)], dtype=variable.value.dtype)
+        variable.assign(value.reshape(tuple(variable.shape)))  # an array of one entry comes as a number
     logs = plain(model.get_metrics_result())
     for variable, value in zip(model.metrics_variables, before, strict=True):
         variable.assign(value)

@@ -37,7 +37,7 @@ def fit(
     batch_size: int | None = None,
     epochs: int = 1,
     verbose: str | int = "auto",
-    callbacks: Sequence[Any] | None = None,
+    callbacks: Any = None,
     validation_split: float = 0.0,
     validation_data: Any = None,
     shuffle: bool = True,
@@ -89,7 +89,7 @@ def fit(
     build(model, data)
     shared = None if validation is None else loader_over(job, validation)
     training = Training(model, job, loader, shared, validation_freq, initial_epoch)
-    return training.run(check(callbacks or ()), epochs, 2 if verbose == "auto" else verbose)
+    return training.run(check(callbacks), epochs, 2 if verbose == "auto" else verbose)
 
 
 def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, validation_steps: Any) -> None:

@@ -270,3 +270,29 @@ def test_a_sharded_model_is_refused(job: Any) -> None:
     fully_shard(model)
     with pytest.raises(TypeError, match="sharded by fully_shard: Keras was not tried with it"):
         model.fit(**data("adam"), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("metric", ["Precision", "Recall", "TruePositives", "F1Score", "AUC"])
+def test_metrics_that_keep_an_array_of_one_entry_are_validated_as_in_keras(job: Any, metric: str) -> None:
+    found = []
+    for elastically in (True, False):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, activation="sigmoid")])
+        own = getattr(keras.metrics, metric)(name="own", **({"threshold": 0.5} if metric == "F1Score" else {}))
+        model.compile("sgd", "binary_crossentropy", metrics=[own])
+        batch = {} if elastically else {"batch_size": BATCH}
+        data = {"x": X, "y": (Y[:, None] > 0).astype("float64")}
+        fitted = (elastic.Model(model) if elastically else model).fit(
+            **data, validation_data=tuple(data.values()), epochs=2, shuffle=False, verbose=0, **batch
+        )
+        found.append([*fitted.history["own"], *fitted.history["val_own"]])
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_one_callback_without_a_list_is_taken_as_in_keras(job: Any, tmp_path: Path) -> None:
+    model = elastic.Model(build("adam"))
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=keras.callbacks.CSVLogger(tmp_path / "log.csv"))
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    seen: list[Any] = []
+    model.evaluate(X, Y, callbacks=keras.callbacks.LambdaCallback(on_test_end=seen.append))
+    assert len(seen) == 1
