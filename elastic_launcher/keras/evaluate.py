@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -94,10 +95,11 @@ def _first_samples(data: Data) -> tuple[Any, ...]:
 def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
     """Returns the loss and metrics over a loader's data."""
     tracker, denominator = model._loss_tracker, Denominator.of(model)
+    returned: list[Any] = []  # by the last call of test_step
 
     def sums(*batch: Any) -> dict[str, Any]:
         model.reset_metrics()
-        model.test_step(batch)
+        returned[:] = [model.test_step(batch)]
         if denominator.value is not None:  # the loss is a mean over these, not over samples
             tracker.total.assign(tracker.result() * denominator.value)
             tracker.count.assign(denominator.value)
@@ -110,9 +112,24 @@ def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
         value = torch.as_tensor(found[str(number)], dtype=variable.value.dtype)
         variable.assign(value.reshape(tuple(variable.shape)))  # an array of one entry comes as a number
     logs = plain(model.get_metrics_result())
+    for one in returned:
+        warn_of_other_logs(model, "test_step", one)
     for variable, value in zip(model.metrics_variables, before, strict=True):
         variable.assign(value)
     return logs
+
+
+def warn_of_other_logs(model: Any, step: str, logs: Any) -> None:
+    """Warns of logs of a model's own step that are left out: only metrics are known over all ranks."""
+    metrics = model.get_metrics_result()
+    others = [name for name in logs if name not in metrics] if isinstance(logs, Mapping) else []
+    if others:
+        there, known = ", ".join(map(repr, others)), ", ".join(map(repr, metrics))
+        warnings.warn(
+            f"{step} returns {there}, which is no metric of the model: {known} are logged in an elastic job, with the "
+            "samples of all ranks. Give a metric that name, and let callbacks monitor metrics",
+            stacklevel=2,
+        )
 
 
 @contextmanager
