@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,17 @@ HOOKS = (
 PLAIN = (bool, int, float, str, type(None), np.ndarray, np.generic)
 
 
-def check(callbacks: Iterable[Any]) -> list[Any]:
+def check(callbacks: Any) -> list[Any]:
     """Returns callbacks as `fit` takes them: those that write files only do so on rank 0.
+
+    Args:
+        callbacks: One, or several in lists, or none.
 
     Raises:
         TypeError: For one that does what the job does.
     """
     taken = []
-    for callback in callbacks:
+    for callback in keras.tree.flatten(callbacks or []):
         names = [kind.__name__ for kind in type(callback).__mro__]
         for name in REFUSED.keys() & names:
             raise TypeError(f"fit takes no {name}: {REFUSED[name]}")

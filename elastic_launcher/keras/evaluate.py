@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,7 @@ def evaluate(
     verbose: str | int = "auto",
     sample_weight: Any = None,
     steps: int | None = None,
-    callbacks: Sequence[Any] | None = None,
+    callbacks: Any = None,
     return_dict: bool = False,
 ) -> Any:
     """Returns a compiled model's loss and metrics over data that the ranks share, as `keras.Model.evaluate` does.
@@ -41,7 +42,7 @@ def evaluate(
         raise ValueError("evaluate takes no steps=: the ranks share all of the data; leave it out")
     data = data_of.read(x, y, sample_weight, None, False, job.global_batch_size)
     build(model, data)
-    listening = keras.callbacks.CallbackList(check(callbacks or ()), model=model)
+    listening = keras.callbacks.CallbackList(check(callbacks), model=model)
     listening.on_test_begin()
     logs = evaluated(model, job, loader_over(job, data))
     listening.on_test_end(logs)
@@ -94,10 +95,11 @@ def _first_samples(data: Data) -> tuple[Any, ...]:
 def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
     """Returns the loss and metrics over a loader's data."""
     tracker, denominator = model._loss_tracker, Denominator.of(model)
+    returned: list[Any] = []  # by the last call of test_step
 
     def sums(*batch: Any) -> dict[str, Any]:
         model.reset_metrics()
-        model.test_step(batch)
+        returned[:] = [model.test_step(batch)]
         if denominator.value is not None:  # the loss is a mean over these, not over samples
             tracker.total.assign(tracker.result() * denominator.value)
             tracker.count.assign(denominator.value)
@@ -107,11 +109,27 @@ def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
     with _evaluating(model), denominator.noting():
         found = job.evaluate(sums, loader)
     for number, variable in enumerate(model.metrics_variables):
-        variable.assign(found[str(number)])
+        value = torch.as_tensor(found[str(number)], dtype=variable.value.dtype)
+        variable.assign(value.reshape(tuple(variable.shape)))  # an array of one entry comes as a number
     logs = plain(model.get_metrics_result())
+    for one in returned:
+        warn_of_other_logs(model, "test_step", one)
     for variable, value in zip(model.metrics_variables, before, strict=True):
         variable.assign(value)
     return logs
+
+
+def warn_of_other_logs(model: Any, step: str, logs: Any) -> None:
+    """Warns of logs of a model's own step that are left out: only metrics are known over all ranks."""
+    metrics = model.get_metrics_result()
+    others = [name for name in logs if name not in metrics] if isinstance(logs, Mapping) else []
+    if others:
+        there, known = ", ".join(map(repr, others)), ", ".join(map(repr, metrics))
+        warnings.warn(
+            f"{step} returns {there}, which is no metric of the model: {known} are logged in an elastic job, with the "
+            "samples of all ranks. Give a metric that name, and let callbacks monitor metrics",
+            stacklevel=2,
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from elastic_launcher.integrations.jobs import refuse_sharded
 from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
-from elastic_launcher.keras.evaluate import build, evaluated, loader_over, plain
+from elastic_launcher.keras.evaluate import build, evaluated, loader_over, plain, warn_of_other_logs
 from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.hooks import Hooks
 from elastic_launcher.keras.job import current
@@ -37,7 +37,7 @@ def fit(
     batch_size: int | None = None,
     epochs: int = 1,
     verbose: str | int = "auto",
-    callbacks: Sequence[Any] | None = None,
+    callbacks: Any = None,
     validation_split: float = 0.0,
     validation_data: Any = None,
     shuffle: bool = True,
@@ -89,7 +89,7 @@ def fit(
     build(model, data)
     shared = None if validation is None else loader_over(job, validation)
     training = Training(model, job, loader, shared, validation_freq, initial_epoch)
-    return training.run(check(callbacks or ()), epochs, 2 if verbose == "auto" else verbose)
+    return training.run(check(callbacks), epochs, 2 if verbose == "auto" else verbose)
 
 
 def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, validation_steps: Any) -> None:
@@ -143,6 +143,7 @@ class Training:
         self._callbacks: Any = None
         self._begun = -1  # the last step that callbacks know of
         self._stops = False  # whether one has ended the training after it
+        self._warned = False  # of logs that are left out
 
     def state_dict(self) -> dict[str, Any]:
         """Returns which step callbacks know of, and whether one has ended the training after it."""
@@ -243,7 +244,10 @@ class Training:
                 if self._stops:
                     raise Left
                 self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
-        self._model.train_function([data_of.parts_of(batch)])
+        logs = self._model.train_function([data_of.parts_of(batch)])
+        if not self._warned:
+            self._warned = True
+            warn_of_other_logs(self._model, "train_step", logs)
         loss, denominator = self._hooks.take()
         job.backward(loss, weight=denominator)
 

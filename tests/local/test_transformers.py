@@ -144,6 +144,8 @@ def test_a_training_that_has_done_its_steps_ends_at_once_where_it_resumes(ends: 
     plain = train_plain("tokens", tmp_path / "plain", EPOCHS, 14, **ends["arguments"]).model.state_dict()
     for name, ours in torch.load(tmp_path / "weights.pt", map_location="cpu").items():
         torch.testing.assert_close(ours, plain[name].cpu(), rtol=0, atol=1e-9, msg=name)
+    logs = json.loads((tmp_path / "history.json").read_text())
+    assert len([one for one in logs if "train_loss" in one]) == 1
 
 
 @pytest.mark.thorough

@@ -64,9 +64,10 @@ class TrainerProgress:
     def state_dict(self) -> dict[str, Any]:
         """Returns the position, what was logged, and the state of callbacks that export one."""
         trainer = self._trainer
+        logs = [one for one in trainer.state.log_history if one is not trainer._summary]  # each process logs its own
         return {
             **{name: getattr(trainer.state, name) for name in FIELDS},
-            "log_history": json.dumps(trainer.state.log_history, default=float),  # as text: run times differ by rank
+            "log_history": json.dumps(logs, default=float),  # as text: run times differ by rank
             "first_step": getattr(trainer, "_initial_global_step", 0),
             "current_flos": trainer.current_flos,
             "last_logged": trainer._globalstep_last_logged,

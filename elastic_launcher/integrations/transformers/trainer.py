@@ -53,6 +53,7 @@ class ElasticTrainerMixin:
     def __init__(self, *args: Any, job: Job, **kwargs: Any) -> None:
         self.job = job
         self._steps: Steps | None = None
+        self._summary: dict[str, Any] | None = None  # what was logged of the whole training
         training = next((one for one in (kwargs.get("args"), *args) if isinstance(one, TrainingArguments)), None)
         if training is None:
             raise ValueError("give the Trainer its TrainingArguments: args=TrainingArguments(output_dir=...)")
@@ -201,9 +202,10 @@ class ElasticTrainerMixin:
         if self.job.micro is not None and self.job.micro.rehearsal:
             return
         self.show_rank()
+        summary = self._steps is not None and "train_loss" in logs and "total_flos" in logs
         if self._steps is not None:
             losses = self._steps.losses
-            if "train_loss" in logs and "total_flos" in logs:
+            if summary:
                 steps = self.state.global_step - getattr(self, "_initial_global_step", 0)
                 logs["train_loss"] = losses.total / max(steps, 0.001)
             elif "loss" in logs and "learning_rate" in logs:
@@ -211,6 +213,8 @@ class ElasticTrainerMixin:
             if "grad_norm" in logs:  # 0 on a rank that has taken the step over from another one
                 logs["grad_norm"] = self.job.reduce(logs["grad_norm"], op="max")
         super().log(logs, *args, **kwargs)  # type: ignore[misc] # which adds its own
+        if summary:
+            self._summary = self.state.log_history[-1]
         numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
         self.job.log({name: value for name, value in numbers.items() if not isinstance(value, bool)})
 

@@ -12,7 +12,11 @@ IGNORED = -100  # the label that does not count
 
 
 class Weight:
-    """Counts what a loss is divided by, for a Trainer's model and loss."""
+    """Counts what a loss is divided by, for a Trainer's model and loss.
+
+    Raises:
+        ValueError: For a model whose own loss is a sum over the samples.
+    """
 
     def __init__(self, trainer: Any) -> None:
         model = trainer.model
@@ -23,6 +27,15 @@ class Weight:
         smoother = trainer.label_smoother
         takes = smoother is None or "num_items_in_batch" in inspect.signature(type(smoother).__call__).parameters
         self._takes_items = takes and (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
+        config = getattr(model, "config", None) if smoother is None and trainer.compute_loss_func is None else None
+        self._of_texts = config is not None and type(model).__name__.endswith("ForCTC")
+        self._not_pixel = getattr(config, "semantic_loss_ignore_index", None)  # the label of pixels that do not count
+        self._classes = getattr(config, "num_labels", None)
+        if self._of_texts and getattr(config, "ctc_loss_reduction", None) == "sum":
+            raise ValueError(
+                f"the model's ctc_loss_reduction is 'sum': the loss of {type(model).__name__} would grow with the "
+                "micro-batch; make the model with ctc_loss_reduction='mean', whose loss and gradient are smaller"
+            )
 
     def of(self, batch: Any, items: Any) -> float | None:
         """Returns what the loss of a micro-batch is divided by, or None for its samples.
@@ -31,9 +44,13 @@ class Weight:
             batch: The micro-batch.
             items: The Trainer's count of it, which the loss may be given.
         """
+        labels = batch.get("labels") if hasattr(batch, "get") else None
+        if self._of_texts:
+            return None  # of each text the mean over its labels, and of these the mean
+        if self._not_pixel is not None and isinstance(labels, torch.Tensor) and labels.ndim == 3:
+            return float(labels.ne(self._not_pixel).sum()) if self._classes != 1 else None
         if self._takes_items and items is not None:
             return float(items)
-        labels = batch.get("labels") if hasattr(batch, "get") else None
         if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.ndim < 2:
             return None
         return float((labels[..., 1:] if self._shifts else labels).ne(IGNORED).sum())

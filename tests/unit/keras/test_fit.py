@@ -270,3 +270,68 @@ def test_a_sharded_model_is_refused(job: Any) -> None:
     fully_shard(model)
     with pytest.raises(TypeError, match="sharded by fully_shard: Keras was not tried with it"):
         model.fit(**data("adam"), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("metric", ["Precision", "Recall", "TruePositives", "F1Score", "AUC"])
+def test_metrics_that_keep_an_array_of_one_entry_are_validated_as_in_keras(job: Any, metric: str) -> None:
+    found = []
+    for elastically in (True, False):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1, activation="sigmoid")])
+        own = getattr(keras.metrics, metric)(name="own", **({"threshold": 0.5} if metric == "F1Score" else {}))
+        model.compile("sgd", "binary_crossentropy", metrics=[own])
+        batch = {} if elastically else {"batch_size": BATCH}
+        data = {"x": X, "y": (Y[:, None] > 0).astype("float64")}
+        fitted = (elastic.Model(model) if elastically else model).fit(
+            **data, validation_data=tuple(data.values()), epochs=2, shuffle=False, verbose=0, **batch
+        )
+        found.append([*fitted.history["own"], *fitted.history["val_own"]])
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_one_callback_without_a_list_is_taken_as_in_keras(job: Any, tmp_path: Path) -> None:
+    model = elastic.Model(build("adam"))
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=keras.callbacks.CSVLogger(tmp_path / "log.csv"))
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    seen: list[Any] = []
+    model.evaluate(X, Y, callbacks=keras.callbacks.LambdaCallback(on_test_end=seen.append))
+    assert len(seen) == 1
+
+
+class Named(keras.Model):  # type: ignore[misc] # Keras has no types
+    """A model whose own steps return logs by other names than those of its metrics, as Keras' guides have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.total = keras.layers.Dense(6), keras.metrics.Mean(name="total_loss")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.total]
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        self.zero_grad()
+        logs, loss = self._logged(data)
+        self.optimizer.scale_loss(loss).backward()
+        self.optimizer.apply([one.value.grad for one in self.trainable_weights], self.trainable_weights)
+        return logs
+
+    def test_step(self, data: Any) -> Any:
+        return self._logged(data)[0]
+
+    def _logged(self, data: Any) -> Any:
+        loss = keras.ops.mean(keras.ops.square(data[0] - self(data[0])))
+        self.total.update_state(loss, sample_weight=len(data[0]))
+        return {"loss": self.total.result()}, loss
+
+
+def test_logs_that_are_no_metrics_are_named_in_a_warning(job: Any) -> None:
+    model = elastic.Model(Named())
+    model.compile("sgd")
+    with pytest.warns(UserWarning, match="train_step returns 'loss', which is no metric of the model: 'total_loss'"):
+        assert list(model.fit(X, verbose=0).history) == ["total_loss"]
+    with pytest.warns(UserWarning, match="test_step returns 'loss', which is no metric of the model: 'total_loss'"):
+        assert list(model.evaluate(X, return_dict=True)) == ["total_loss"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,15 @@ def test_a_training_ends_in_the_middle_of_an_epoch(arguments: dict[str, Any], jo
     assert job.step == plain.state.global_step
     assert trainer.control.should_training_stop
     assert not TrainerProgress(trainer).state_dict()["stops"], "it goes on where it is resumed for more epochs"
+
+
+def test_the_summary_of_a_training_is_not_in_a_checkpoint_of_its_end(job: Job, tmp_path: Path) -> None:
+    """A job that resumes there ends at once, and logs it; one that resumes for more epochs logs that of all of them."""
+    trainer = make("tokens", tmp_path, ElasticInOrder, job=job, max_steps=4)
+    trainer.train()
+    kept = json.loads(TrainerProgress(trainer).state_dict()["log_history"])
+    assert "train_runtime" in trainer.state.log_history[-1]
+    assert kept == pytest.approx(trainer.state.log_history[:-1])
 
 
 def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
