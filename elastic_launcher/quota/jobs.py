@@ -6,6 +6,7 @@ finished; any other report is refused with the field that is wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -177,6 +178,10 @@ def job_of(status: Mapping[str, Any]) -> Job:
     """
     if not isinstance(status, Mapping):
         raise ReportError(f"the report of a job is {status!r:.60}; it must be a JSON object")
+    try:  # reasons and hints repeat parts of it; JSON can escape what no encoding of a file has
+        json.dumps(status, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _refusal(status, f"it has the character {error.object[error.start]!r}, which is no text") from error
     version = status.get("v", VERSION)
     if version != VERSION:
         raise _refusal(status, f"it is of version {version!r:.20}, and this controller reads version {VERSION}")

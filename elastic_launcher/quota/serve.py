@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elastic_launcher.quota.controller import Controller
+from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.folder import JobFolder
@@ -84,16 +85,22 @@ def without_cluster(document: Projects) -> Projects:
 
 
 def serve(controller: Controller, watched: Callable[[], object], stop: threading.Event) -> None:
-    """Runs rounds until told to stop.
+    """Runs rounds until told to stop; after one that can't write, as on a full disk, it tries again.
 
     Args:
         controller: What decides and writes.
         watched: Returns something that differs once anything changed that a round depends on.
         stop: Set to end the loop.
     """
+    problems = Problems(controller.say)
     while not stop.is_set():
         seen = watched()
-        controller.round()
+        try:
+            controller.round()
+        except OSError as error:
+            problems.tell(f"no round: {error}")
+        else:
+            problems.clear()
         began = time.monotonic()
         while not stop.wait(LOOK_SECONDS):
             waited = time.monotonic() - began

@@ -174,6 +174,7 @@ def bounds_of(
         keep: The jobs of whose nodes it takes none back.
     """
     by_name = {queue.name: queue for queue in queues}
+    spaces = _namespaces(jobs)
     of_queue: dict[str, set[str]] = {name: set() for name in by_name}
     closed = _closed(by_name)
     in_closed: dict[str, set[str]] = {}
@@ -188,10 +189,11 @@ def bounds_of(
         if not pod.machine:
             continue
         gpus, kept = pod.resources.get(resource, 0), (pod.namespace, pod.pod_group) in keeping
-        if pod.is_node:
+        is_ours = _is_ours(pod, spaces)
+        if is_ours:
             placed[pod.job] = placed.get(pod.job, 0) + gpus
         for name in _path(by_name, pod.queue):
-            ours = pod.is_node and pod.job in of_queue[name]
+            ours = is_ours and pod.job in of_queue[name]
             others[name] += 0 if ours else gpus
             others_kept[name] += gpus if kept and not (ours and pod.job in keep) else 0
     limits = [
@@ -229,6 +231,15 @@ def _project(projects: Projects, job: Job) -> str:
     except QuotaError:  # the round refuses the job, and says why
         return ""
     return "" if project is None else project.name
+
+
+def _namespaces(jobs: Iterable[Job]) -> dict[str, str]:
+    return {job.id: job.match.get("namespace", "") for job in jobs}
+
+
+def _is_ours(pod: Pod, namespaces: Mapping[str, str]) -> bool:
+    """Returns whether a pod is a node of a job that counts; one of another namespace only has its labels."""
+    return pod.is_node and namespaces.get(pod.job) == pod.namespace
 
 
 def _path(queues: Mapping[str, KaiQueue], name: str) -> list[str]:
@@ -294,10 +305,11 @@ class Kai:
         resource = (projects.capacity or Capacity()).resource
         groups = self._pod_groups()
         keeping = {name for name, group in groups.items() if group.keeps}
-        nodes = [(pod, (pod.namespace, pod.pod_group)) for pod in pods if pod.is_node and not pod.of_kind]
+        spaces = _namespaces(jobs)
+        nodes = [(pod, (pod.namespace, pod.pod_group)) for pod in pods if _is_ours(pod, spaces) and not pod.of_kind]
         keep = {pod.job for pod, group in nodes if group in keeping}
         others = {pod.job for pod, group in nodes if pod.machine and group in groups and group not in keeping}
-        self._keep = (self._keep - others | keep) & {job.id for job in jobs}
+        self._keep = (self._keep - others | keep) & spaces.keys()
         bounds = bounds_of(self._queues.objects.values(), resource, projects, jobs, pods, keeping, self._keep)
         return Word(bounds, remarks=self._groups.remarks(_WITHOUT_GROUPS))
 

@@ -17,6 +17,7 @@ from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.scheduling import KEEPS_AWAY, Taint
 from elastic_launcher.quota.sources.machine import Machine
 from elastic_launcher.quota.sources.machines import Pod, Service
+from elastic_launcher.quota.sources.quantities import whole
 
 ADMITTED = "kueue.x-k8s.io/podset"
 """The label of pods that Kueue has admitted; older versions set it with TopologyAwareScheduling alone."""
@@ -33,8 +34,6 @@ ENDED = ("Succeeded", "Failed")
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
 POD_GROUP = "pod-group-name"
 """The annotation by which KAI's pod grouper says of each pod in which PodGroup it is."""
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_QUANTITY = re.compile(r"(\d{1,12})(|k|M|G|Ki|Mi|Gi)")
 
 Document = Mapping[str, Any]
 
@@ -172,9 +171,11 @@ def _extended(quantities: Document | None) -> dict[str, int]:
 
 
 def whole_number(quantity: Any) -> int:
-    """Returns a quantity of the API; 0 for what is no whole number."""
-    match = _QUANTITY.fullmatch(str(quantity))
-    return int(match[1]) * _UNITS[match[2]] if match else 0
+    """Returns a quantity of the API, rounded down; 0 for what is none."""
+    try:
+        return whole(quantity)
+    except ValueError:
+        return 0
 
 
 def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:

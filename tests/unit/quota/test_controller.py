@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from elastic_launcher.quota.history import append, read
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.serve import serve
 from tests.support.quota_jobs import job
 
 DOCUMENT = "apiVersion: elastic-quota/v1\nttlSeconds: 90\nprojects:\n- {name: nlp, guaranteed: 2}\n"
@@ -68,6 +71,24 @@ def test_a_change_is_written_said_and_recorded_once(served: Served) -> None:
         ("bert", 4, reason, 1000.0)
     ]
     assert served.document()["generation"] == 1
+
+
+def test_the_loop_of_a_machine_goes_on_after_a_history_that_can_not_be_written(served: Served) -> None:
+    stop, looks = threading.Event(), count()
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def watched() -> int:
+        look = next(looks)
+        if look == 2:  # the loop has begun another round
+            stop.set()
+        return look
+
+    served.controller.record = refuse
+    serve(served.controller, watched, stop)
+    assert stop.is_set()
+    assert served.said[-1] == "no round: [Errno 28] No space left on device"
 
 
 def test_hints_are_renewed_before_their_time_is_over(served: Served) -> None:

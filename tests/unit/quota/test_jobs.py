@@ -178,6 +178,18 @@ def test_a_job_that_has_ended_and_says_that_it_holds_gpus_is_refused() -> None:
         job_of({**GOOD, "state": "stopped"})
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"match": {"id": "bert-1f2e", "project": "\ud800"}},
+        {"scheduling": {"guaranteed": {"nodeSelector": {"\ud800": "a100"}}, "overQuota": {}}},
+    ],
+)
+def test_a_report_that_no_file_can_hold_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ReportError, match=r"it has the character '\\ud800', which is no text"):
+        job_of(json.loads(json.dumps(changed(**fields))))
+
+
 @pytest.mark.parametrize("wrong", [[], "running", None, 7])
 def test_what_is_no_object_is_refused(wrong: Any) -> None:
     with pytest.raises(ReportError, match="it must be a JSON object"):

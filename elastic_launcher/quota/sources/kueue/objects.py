@@ -6,25 +6,21 @@ kind and name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.nodes.pod_status import KUEUE_LABEL, condition
 from elastic_launcher.quota.scheduling import KEEPS_AWAY, Flavor, Taint, scheduling_of
 from elastic_launcher.quota.sources.kueue.tree import Quota
+from elastic_launcher.quota.sources.quantities import exact, whole
 
 GROUP = "kueue.x-k8s.io"
 DEFAULT_QUEUE = "default"
 """The LocalQueue of what names none; source: Kueue's documentation of LocalQueue defaulting."""
 NEVER, LOWER_PRIORITY = "Never", "LowerPriority"
 """What ``reclaimWithinCohort`` may be; ``Any`` is the third."""
-_QUANTITY = re.compile(r"(?P<number>\d{1,18}(\.\d{0,18})?|\.\d{1,18})(?P<unit>[numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?")
-_UNITS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 Document = Mapping[str, Any]
 
@@ -208,25 +204,6 @@ def workload_of(found: Document) -> Workload | Refused | None:
         return Refused(str(error))
 
 
-def whole(quantity: Any) -> int:
-    """Returns a quantity of the API, rounded down.
-
-    Raises:
-        ValueError: If it is none, or negative.
-    """
-    return int(_exact(quantity))
-
-
-def _exact(quantity: Any) -> Decimal:
-    found = _QUANTITY.fullmatch(str(quantity))
-    if found is None:
-        raise ValueError(f"{quantity!r} is no quantity of 0 or more")
-    number, unit = Decimal(found["number"]), found["unit"] or ""
-    if unit in _BINARY:
-        return number * Decimal(2) ** _BINARY[unit]
-    return number.scaleb(_UNITS[unit] if unit in _UNITS else int(unit[1:]))
-
-
 def _cohort(spec: Document, key: str) -> str:
     return str(spec.get(key) or "")
 
@@ -238,7 +215,7 @@ def _stopped(spec: Document) -> bool:
 def _weight(spec: Document, what: str) -> float:
     given = (spec.get("fairSharing") or {}).get("weight")
     try:
-        return 1.0 if given is None else float(_exact(given))
+        return 1.0 if given is None else float(exact(given))
     except ValueError as error:
         raise KueueError(f"{what}, fairSharing.weight: {error}") from error
 

@@ -123,6 +123,19 @@ def test_a_limit_bounds_the_jobs_of_its_queue_and_of_those_below_by_what_other_p
     ]
 
 
+def test_a_pod_of_another_namespace_with_the_labels_of_a_job_is_none_of_its_nodes() -> None:
+    queues = [KaiQueue("a", 4, 6, 1.0), KaiQueue("org", 4, 8, 1.0), KaiQueue("b", 4, 4, 1.0, parent="org")]
+    projects = with_queues(Projects((), capacity=Capacity(kai=True)), projects_of(queues))
+    alien = Pod("other", {GPU: 2}, "m0", "bert", True, queue="a", pod_group="pg-1")
+    found = bounds_of(queues, GPU, projects, [in_queue("bert", "a")], [alien], {("other", "pg-1")}, {"bert"})
+    assert {bound.name.split(",")[0]: bound.gpus for bound in found if "bert" in bound.jobs} == {
+        "KAI queue a": 4,
+        "the quota of KAI queue a": 2,
+    }
+    closed = bounds_of(queues, GPU, projects, [in_queue("bert", "org")], [replace(alien, queue="org")])
+    assert [bound.gpus for bound in closed if "itself" in bound.name] == [0]
+
+
 @pytest.mark.parametrize(
     ("queue", "why"),
     [

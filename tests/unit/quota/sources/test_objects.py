@@ -76,6 +76,7 @@ def init(gpus: int, **more: str) -> dict[str, Any]:
         (pod({GPU: "2"}, initContainers=[init(1, restartPolicy="Always")]), 3),
         (pod({GPU: "2"}, initContainers=[init(1, restartPolicy="Always"), init(3)]), 4),
         (pod({GPU: "2"}, nodeName="", phase="Pending"), 2),
+        (pod({GPU: "1e3"}), 1000),
     ],
 )
 def test_a_pod_asks_for_the_gpus_of_its_containers(shown: dict[str, Any], gpus: int) -> None:

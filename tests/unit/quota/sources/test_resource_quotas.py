@@ -29,6 +29,8 @@ def scope(operator: str, *values: str, name: str = "PriorityClass") -> dict[str,
     [
         (shown({f"requests.{GPU}": "4", "requests.cpu": "8", "pods": "9"}), ResourceQuota("ml", "gpus", {GPU: 4})),
         (shown({f"requests.{GPU}": "0"}), ResourceQuota("ml", "gpus", {GPU: 0})),
+        (shown({f"requests.{GPU}": "1e3"}), ResourceQuota("ml", "gpus", {GPU: 1000})),
+        (shown({f"requests.{GPU}": str(2**63 - 1)}), ResourceQuota("ml", "gpus", {GPU: 2**63 - 1})),
         (
             shown({f"requests.{GPU}": "4"}) | {"status": {"hard": {f"requests.{GPU}": "3"}, "used": {}}},
             ResourceQuota("ml", "gpus", {GPU: 3}),
