@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,8 +23,10 @@ def append(path: Path, changes: Iterable[Change], now: float) -> None:
     Raises:
         OSError: If the file can't be written.
     """
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(lines_of(changes, now))
+    with open(path, "a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the disk became full within a line
+        file.write(b"\n" * torn + lines_of(changes, now).encode())
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:
@@ -48,7 +51,7 @@ def lines_of(changes: Iterable[Change], now: float) -> str:
 def rows_of(text: str) -> list[Mapping[str, Any]]:
     """Returns the changes of a text; a line that a full disk or a power failure has torn is left out."""
     rows: list[Mapping[str, Any]] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # not splitlines(): a name may have other ends of lines
         try:
             row = json.loads(line)
         except ValueError:

@@ -1,0 +1,31 @@
+"""No change is lost from a history because of what stands before it, or of what its names are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.quota.history import append, read
+from elastic_launcher.quota.rounds.round import Change
+
+
+def _change(job: str) -> Change:
+    return Change(job, "nlp", 2, 4, "guarantee", "2 → 4 GPUs")
+
+
+def test_the_change_after_a_torn_line_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    append(path, [_change("bert")], 1.0)
+    with open(path, "ab") as file:
+        file.write(b'{"v": 1, "time": 2.0, "jo')
+    append(path, [_change("gpt")], 3.0)
+    append(path, [_change("vit")], 4.0)
+    assert [row["job"] for row in read(path)] == ["bert", "gpt", "vit"]
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x85b", "a\x1cb", "a\nb"])
+def test_a_name_may_hold_any_end_of_a_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "history.jsonl"
+    append(path, [_change(name)], 1.0)
+    assert [row["job"] for row in read(path)] == [name]
