@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.host.files import ends_within_a_line
 from elastic_launcher.host.modes import open_shared
 
 VERSION = 1
@@ -177,7 +178,7 @@ class EventLog:
         self._file: int | None = open_shared(path, os.O_RDWR | os.O_APPEND)
         self._clock = clock if clock is not None else steady_clock(_last_time(self._file, path))
         self._lost = 0
-        self._torn = _ends_within_a_line(self._file)
+        self._torn = ends_within_a_line(self._file)
 
     def append(self, kind: str, generation: int = 0, **fields: Any) -> Event:
         """Writes an event, and returns it as a reader will find it.
@@ -215,11 +216,6 @@ class EventLog:
             self._mark_gap(self._clock(), 0)
             os.close(self._file)
             self._file = None
-
-
-def _ends_within_a_line(file: int) -> bool:
-    size = os.fstat(file).st_size
-    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
 class EventFollower:

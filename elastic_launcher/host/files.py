@@ -1,4 +1,4 @@
-"""Replaces files as a whole: a reader sees all of the new one, or what was there before."""
+"""Replaces files as a whole: a reader sees all of the new one, or what was there before. Tells torn ends of others."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ def _remove_abandoned(path: Path, now: float) -> None:
         for draft in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
             if now - draft.stat().st_mtime > ABANDONED_SECONDS:
                 draft.unlink()
+
+
+def ends_within_a_line(file: int) -> bool:
+    """Returns whether an open file's last line has no end, as where the disk became full within it.
+
+    Args:
+        file: Its descriptor, which it can be read by.
+    """
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
 def sync_folder(path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.host.files import ends_within_a_line
 from elastic_launcher.quota.rounds.round import Change
 
 
@@ -24,8 +24,7 @@ def append(path: Path, changes: Iterable[Change], now: float) -> None:
         OSError: If the file can't be written.
     """
     with open(path, "a+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the disk became full within a line
+        torn = ends_within_a_line(file.fileno())
         file.write(b"\n" * torn + lines_of(changes, now).encode())
 
 
