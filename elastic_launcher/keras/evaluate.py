@@ -113,15 +113,14 @@ def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
         variable.assign(value.reshape(tuple(variable.shape)))  # an array of one entry comes as a number
     logs = plain(model.get_metrics_result())
     for one in returned:
-        warn_of_other_logs(model, "test_step", one)
+        warn_of_other_logs("test_step", one, logs)
     for variable, value in zip(model.metrics_variables, before, strict=True):
         variable.assign(value)
     return logs
 
 
-def warn_of_other_logs(model: Any, step: str, logs: Any) -> None:
+def warn_of_other_logs(step: str, logs: Any, metrics: Mapping[str, Any]) -> None:
     """Warns of logs of a model's own step that are left out: only metrics are known over all ranks."""
-    metrics = model.get_metrics_result()
     others = [name for name in logs if name not in metrics] if isinstance(logs, Mapping) else []
     if others:
         there, known = ", ".join(map(repr, others)), ", ".join(map(repr, metrics))

@@ -247,7 +247,7 @@ class Training:
         logs = self._model.train_function([data_of.parts_of(batch)])
         if not self._warned:
             self._warned = True
-            warn_of_other_logs(self._model, "train_step", logs)
+            warn_of_other_logs("train_step", logs, self._model.get_metrics_result())
         loss, denominator = self._hooks.take()
         job.backward(loss, weight=denominator)
 
