@@ -204,7 +204,7 @@ def sorts_of_machines(size: Size) -> list[float]:
         free, held = dict.fromkeys(names, size.gpus), {job.id: dict[str, int]() for job in jobs}
         for job in sorted(jobs, key=lambda one: len(usable[one.id])):
             missing = job.held
-            for name in sorted(usable[job.id], key=lambda name: -free[name]):
+            for name in sorted(usable[job.id], key=lambda name: (-free[name], name)):
                 taken = min(missing, free[name])
                 if not taken:
                     break

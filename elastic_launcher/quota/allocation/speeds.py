@@ -63,6 +63,8 @@ class MeasuredSpeeds:
 
     def steps_per_second(self, machines: int, gpus: int) -> float:
         """Returns the steps per second on GPUs of a number of machines."""
+        if (machines, gpus) in self._measured:
+            return self._measured[machines, gpus]
         return float(self._rates(np.array([machines]), np.array([gpus]))[0])
 
     def _rates(self, machines: NDArray[np.int64], gpus: NDArray[np.int64]) -> Values:
@@ -91,10 +93,11 @@ class MeasuredSpeeds:
     @cached_property
     def _bends(self) -> tuple[Values, Values]:
         """Where the measurements leave the model, by the logarithm of the GPUs."""
+        keys = np.array(list(self._measured))
+        logs = np.log(np.array(list(self._measured.values())) * (_features(keys[:, 0], keys[:, 1]) @ self._seconds))
         errors: dict[int, list[float]] = {}
-        for (machines, gpus), rate in self._measured.items():
-            model = 1 / float((_features(np.array([machines]), np.array([gpus])) @ self._seconds)[0])
-            errors.setdefault(gpus, []).append(np.log(rate / model))
+        for (_, gpus), error in zip(self._measured, logs.tolist(), strict=True):
+            errors.setdefault(gpus, []).append(error)
         return np.log(np.array(sorted(errors))), np.array([np.mean(errors[gpus]) for gpus in sorted(errors)])
 
 

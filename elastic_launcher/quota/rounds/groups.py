@@ -30,6 +30,11 @@ class Group:
     jobs: int = 0
     sums: int = 1
 
+    @property
+    def gpus_each(self) -> float:
+        """What is set apart for each job that has its minimum."""
+        return self.gpus / max(1, self.jobs)
+
     def add(self, options: Iterable[int], capacity: int) -> None:
         """Adds a job that has the least of its options; sums above the capacity are left out."""
         sums, first = 0, None

@@ -6,6 +6,7 @@ the bounds; what a project gets does not depend on how it is divided among its j
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 from elastic_launcher.quota.allocation.candidates import candidate
@@ -190,18 +191,23 @@ class Handout:
             within_portions: Whether the project gets no more of a bound than it counts on.
         """
         groups = list(self._groups[name].values())
-        while groups:
-            group = min(groups, key=lambda one: one.gpus / max(1, one.jobs))  # of several the one of the first job
+        waiting = [(group.gpus_each, place) for place, group in enumerate(groups)]  # of several the one of the first job
+        heapq.heapify(waiting)
+        while waiting:
+            group = groups[waiting[0][1]]
             free = min(budget, self.room.within(name, group.bounds))
             if within_portions:
                 free = min([free, *(self._of_portion(bound, name) for bound in group.bounds)])
             most = group.usable(group.gpus + max(0, free))
-            more = (most if len(groups) == 1 else min(most, group.next_sum())) - group.gpus
-            if not more or len(groups) == 1:
-                groups.remove(group)
+            last = len(waiting) == 1
+            more = (most if last else min(most, group.next_sum())) - group.gpus
             group.gpus += more
             budget -= more
             self.room.take(name, more, group.bounds)
+            if last or not more:
+                heapq.heappop(waiting)
+            else:
+                heapq.heapreplace(waiting, (group.gpus_each, waiting[0][1]))
 
     def _divide(self, group: Group, now: float, known: Divisions) -> None:
         """Divides the GPUs of a group among its jobs that have their minimum."""
