@@ -191,7 +191,7 @@ class Handout:
             within_portions: Whether the project gets no more of a bound than it counts on.
         """
         groups = list(self._groups[name].values())
-        waiting = [(group.gpus_each, place) for place, group in enumerate(groups)]  # of several the one of the first job
+        waiting = [(group.gpus_each, place) for place, group in enumerate(groups)]  # of several, the first
         heapq.heapify(waiting)
         while waiting:
             group = groups[waiting[0][1]]
