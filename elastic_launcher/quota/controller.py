@@ -145,17 +145,19 @@ class Controller:
     clock: Callable[[], float]
     measure: Callable[[float, Made | None], None] = _unmeasured
     _problems: Problems = field(init=False)
+    _record_problems: Problems = field(init=False)
+    _unrecorded: list[tuple[tuple[Change, ...], float]] = field(default_factory=list)
     _refused: Mapping[str, str] = field(default_factory=dict)
     _written_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._problems = Problems(self.say)
+        self._problems, self._record_problems = Problems(self.say), Problems(self.say)
 
     def round(self) -> Decision | None:
         """Makes one round; None if something kept it from deciding, which is logged once.
 
         Raises:
-            OSError: If the hints or the history can't be written.
+            OSError: If the hints can't be written.
         """
         began = time.perf_counter()
         made = None
@@ -186,6 +188,7 @@ class Controller:
                 self._problems.tell(f"no round: {error}")
                 return None
         self._problems.clear()
+        self._record()
         return Made(projects, world, decision)
 
     def _read(self) -> str | bytes:
@@ -222,4 +225,15 @@ class Controller:
         for change in changes:
             self.say(f"{change.job}: {change.reason}")
         if changes:
-            self.record(changes, now)
+            self._unrecorded.append((changes, now))
+
+    def _record(self) -> None:
+        """Records the changes; those that can't be recorded now stay for the next round."""
+        try:
+            while self._unrecorded:
+                self.record(*self._unrecorded[0])
+                del self._unrecorded[0]
+        except OSError as error:
+            self._record_problems.tell(f"changes are not in the history until it can be written: {error}")
+        else:
+            self._record_problems.clear()

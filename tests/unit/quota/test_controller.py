@@ -73,11 +73,14 @@ def test_a_change_is_written_said_and_recorded_once(served: Served) -> None:
     assert served.document()["generation"] == 1
 
 
-def test_the_loop_of_a_machine_goes_on_after_a_history_that_can_not_be_written(served: Served) -> None:
-    stop, looks = threading.Event(), count()
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+
+def test_the_loop_of_a_machine_goes_on_after_hints_that_can_not_be_written(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, looks = threading.Event(), count()
 
     def watched() -> int:
         look = next(looks)
@@ -85,10 +88,24 @@ def test_the_loop_of_a_machine_goes_on_after_a_history_that_can_not_be_written(s
             stop.set()
         return look
 
-    served.controller.record = refuse
+    monkeypatch.setattr(FilePlace, "edit", full)
     serve(served.controller, watched, stop)
     assert stop.is_set()
     assert served.said[-1] == "no round: [Errno 28] No space left on device"
+
+
+def test_changes_that_can_not_be_recorded_are_recorded_as_soon_as_they_can(served: Served) -> None:
+    record, served.controller.record = served.controller.record, full
+    served.controller.round()
+    served.controller.round()
+    assert served.document()["hints"][0]["gpus"]["allowed"] == 4
+    assert served.said[1:] == [
+        "changes are not in the history until it can be written: [Errno 28] No space left on device"
+    ]
+    served.controller.record, served.now = record, 1010.0
+    served.controller.round()
+    served.controller.round()
+    assert [(row["job"], row["after"], row["time"]) for row in read(served.rows)] == [("bert", 4, 1000.0)]
 
 
 def test_hints_are_renewed_before_their_time_is_over(served: Served) -> None:
