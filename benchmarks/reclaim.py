@@ -155,6 +155,7 @@ def launcher(name: str, job: Sequence[str], case: Case, there: Mapping[str, Path
     return [
         *(sys.executable, "-m", "elastic_launcher", "run", "--name", name, *job),
         *("--hints", str(jobs / "hints.json"), "--wait-for-quota", "600", "--work-dir", str(jobs / name)),
+        *("--checkpoint-every", "1h"),  # only when it is told to stop, as the peer's
         *("--", str(SCRIPTS / "resize_train.py"), "ours", str(there[name]), *case.arguments),
     ]
 
