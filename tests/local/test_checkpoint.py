@@ -105,7 +105,6 @@ def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path
     )
 
 
-@pytest.mark.quick
 def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_again(tmp_path: Path) -> None:
     """A file stands where the folder of checkpoints should."""
     stage = Stage(tmp_path)

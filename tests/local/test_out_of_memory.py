@@ -70,7 +70,6 @@ def lowered(job: Launcher) -> list[tuple[int, int, int]]:
     return sorted((event["member"], event["old"], event["new"]) for event in job.events.of("micro_batch_lowered"))
 
 
-@pytest.mark.quick
 def test_a_backward_pass_that_runs_out_of_memory_is_done_again_in_place(tmp_path: Path) -> None:
     job = play(tmp_path, "3:3", fits={"1": 3}, since=7)  # the others keep the micro-batch that they have
     assert lowered(job) == [(1, 4, 2), (1, 8, 4)]
