@@ -163,8 +163,11 @@ def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifes
     The folder need not be there.
 
     Raises:
-        OSError: If the newest can't be read for now: none before it is used, and nothing is done to it.
+        OSError: If the newest can't be read for now: none before it is used, and nothing is done to it. Also if
+            something else has the folder's name, such as a link to a disk that is not mounted.
     """
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder, or a link to none", str(folder))
     if _replaced(folder):
         with _locked(folder):
             _put_back(folder)

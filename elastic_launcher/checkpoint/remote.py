@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,16 +126,22 @@ class RemoteStore:
             return Found(folder, manifest, tuple(refused), tuple(damaged), place)
         return Found(None, None, tuple(refused), tuple(damaged))
 
-    def bring(self, path: Path) -> Path:
-        """Copies a checkpoint that was found on another machine to this one, for this process; see `find_newest`.
+    @contextlib.contextmanager
+    def brought(self, path: Path) -> Iterator[Path]:
+        """Gives a block a checkpoint that was found on another machine: a copy for this process, removed afterwards.
 
         Raises:
             CheckpointError: If it is damaged.
             OSError: If the store can't be read.
         """
         if path.exists():
-            return path
-        return self._fetch(path.name, self._read_manifest(path.name), self._cache / str(os.getpid()))
+            yield path
+            return
+        own = self._cache / str(os.getpid())
+        try:
+            yield self._fetch(path.name, self._read_manifest(path.name), own)
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
 
     def last_term(self) -> int:
         """Returns the last term in which something was written; 0 before the first.

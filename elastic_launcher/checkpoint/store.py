@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from elastic_launcher.checkpoint import folder
@@ -50,9 +51,10 @@ class LocalStore:
         """Returns the newest good checkpoint."""
         return folder.find_newest(self._path, refuse)
 
-    def bring(self, path: Path) -> Path:
-        """Returns a checkpoint as it is: all machines see the folder at the same path."""
-        return path
+    @contextlib.contextmanager
+    def brought(self, path: Path) -> Iterator[Path]:
+        """Gives a block a checkpoint as it is: all machines see the folder at the same path."""
+        yield path
 
     def last_term(self) -> int:
         """Returns the last term in which something was written; 0 before the first."""

@@ -199,16 +199,26 @@ def _events(config: JobConfig, work_dir: WorkDir) -> Iterator[EventLog]:
     try:
         if recalled:
             say(f"the events so far are from {config.checkpoint_dir}")
-            work_dir.past = past_after(work_dir.past, read_events(path))
+            work_dir.past = past_after(work_dir.past, _recalled(config, path))
             note_past(work_dir.layout, work_dir.past)
         with contextlib.closing(EventLog(path)) as events:
             yield events
-    except (ConfigError, EventError) as error:
+    except ConfigError:
         if recalled:
             path.unlink()  # this job can't go on from there, so they are not its own
-        if isinstance(error, EventError):
-            raise ConfigError(f"the events in {config.checkpoint_dir} can't be gone on with: {error}") from error
         raise
+
+
+def _recalled(config: JobConfig, path: Path) -> Sequence[Event]:
+    """Returns the events that were fetched.
+
+    Raises:
+        ConfigError: If this version can't read them.
+    """
+    try:
+        return read_events(path)
+    except EventError as error:
+        raise ConfigError(f"the events in {config.checkpoint_dir} can't be gone on with: {error}") from error
 
 
 def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContextManager[None]:

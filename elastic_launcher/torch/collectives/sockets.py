@@ -26,9 +26,18 @@ def _sockets() -> Iterator[socket.socket]:
         with contextlib.suppress(OSError):
             if not os.readlink(f"{FOLDER}/{name}").startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as found:
+            with _socket(os.dup(int(name))) as found:
                 if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
                     yield found
+
+
+def _socket(descriptor: int) -> socket.socket:
+    """Returns the socket of a descriptor, which is closed where it is none: another thread may have used its number."""
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def _connections(listeners: set[Address]) -> Iterator[socket.socket]:

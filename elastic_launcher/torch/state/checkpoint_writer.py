@@ -321,7 +321,8 @@ def _names(header: dict[str, Any], copies: list[torch.Tensor], order: list[int])
     given: set[str] = set()
     for copy in range(len(copies)):
         name = named.get(first[copy], "tensor")
-        name = name if name not in given else f"{name}.{copy}"
+        while name in given:  # keys may hold dots, so that two places read alike
+            name = f"{name}.{copy}"
         given.add(name)
         yield name
 

@@ -126,20 +126,19 @@ class Checkpoints:
         except StoreAway as away:
             leave(f"{away}; that was tried for {seconds:g} s")
 
-    def _resume_from(self, folder: Path) -> None:
-        given = folder
+    def _resume_from(self, given: Path) -> None:
         try:
-            folder = self._store.bring(folder)
-            manifest = read_manifest(folder)
-            if different := Resumed(manifest.job, self._config.accepted, str(folder)).refuse(self._fingerprint):
-                raise RuntimeError(different)
-            schedule = self._schedule_of(manifest, folder)
-            position = load(folder, manifest, self._session.state)
+            with self._store.brought(given) as folder:
+                manifest = read_manifest(folder)
+                if different := Resumed(manifest.job, self._config.accepted, str(given)).refuse(self._fingerprint):
+                    raise RuntimeError(different)
+                schedule = self._schedule_of(manifest, given)
+                position = load(folder, manifest, self._session.state)
             here = step_in_epoch(manifest, self._identity())
             self._session.move_to(replace(position, step_in_epoch=here))
             self._session.take_schedule(schedule)
         except (CheckpointError, StateMismatch) as error:
-            raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
+            raise RuntimeError(f"this job can't go on from {given}: {error}") from error
         except (OSError, WorkDirError) as error:
             lasts = isinstance(error, OSError) and not may_pass(error)
             raise (RuntimeError if lasts else StoreAway)(f"this job can't go on from {given}: {error}") from error

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from elastic_launcher.torch.shard.tensors import as_shard, is_divided_as, is_sharded, local
+from elastic_launcher.torch.state.tensors import is_plain
 
 # None, booleans, whole numbers and texts are themselves; everything else is [tag, ...].
 _DICTS: dict[type, str] = {
@@ -115,8 +116,8 @@ def _encode(value: Any, path: str, tensors: list[torch.Tensor], like: torch.Tens
     if value is None or isinstance(value, (bool, str)) and not isinstance(value, np.generic):
         return value
     if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided or value.is_quantized or value.is_meta:
-            raise TypeError(f"{path}: a sparse, quantized or meta tensor cannot be carried; use a dense one")
+        if not is_plain(value) or value.is_meta:
+            raise TypeError(f"{path}: a sparse, quantized, nested or meta tensor cannot be carried; use a dense one")
         if is_sharded(value):
             if like is None or not is_divided_as(like, value):
                 raise TypeError(
@@ -127,10 +128,14 @@ def _encode(value: Any, path: str, tensors: list[torch.Tensor], like: torch.Tens
             return ["part", len(tensors) - 1]
         tensors.append(value.detach().resolve_conj().resolve_neg())
         return ["tensor", len(tensors) - 1]
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.names is not None:
+        what = "array" if isinstance(value, np.ndarray) else "value"
+        raise TypeError(f"{path}: a numpy {what} with named fields cannot be carried; use a dict of its fields")
+    if isinstance(value, np.ndarray) and not (value.dtype.hasobject or isinstance(value, np.ma.MaskedArray)):
         return ["array", _add_memory(value, tensors), value.dtype.str, list(value.shape)]
     if isinstance(value, np.generic) and not value.dtype.hasobject:
-        return ["scalar", _add_memory(np.array([value]), tensors), value.dtype.str]
+        one = np.array([value])  # whose type has room for an empty text
+        return ["scalar", _add_memory(one, tensors), one.dtype.str]
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):

@@ -63,7 +63,7 @@ def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
     """Returns ``model`` (a state dict, tied weights under all their names), ``optimizers``, ``schedulers``,
     ``scalers``, ``registered``, ``state`` (the script's ``job.state``), ``step``, ``epoch`` and ``samples``.
 
-    An optimizer's state is keyed by its parameters' names.
+    An optimizer's state is keyed by its parameters' names, and by its own keys where it is of none of them.
 
     Raises:
         CheckpointError: If the checkpoint can't be read.
@@ -93,7 +93,8 @@ def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _optimizer(encoded: dict[str, Any], tensors: list[torch.Tensor], model: dict[str, torch.Tensor]) -> dict[str, Any]:
+    of_parameters = {name: decode(values, tensors, model[name]) for name, values in encoded["state"]}
     return {
-        "state": {name: decode(values, tensors, model[name]) for name, values in encoded["state"]},
+        "state": of_parameters | decode(encoded["shared"], tensors),
         "param_groups": [{"params": names, **decode(options, tensors)} for names, options in encoded["groups"]],
     }

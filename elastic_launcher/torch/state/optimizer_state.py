@@ -112,6 +112,10 @@ def restore_optimizer(
     optimizer.state.update(decode(theirs["shared"], tensors))
 
 
+class _OwnInt(int):
+    """A whole number that is an object of its own: Python has one object for each small ``int``."""
+
+
 class SetOptions:
     """Finds the options of param groups that the script sets while a peer's state is on its way: they are of this step,
     and what the peer sends is of the one before.
@@ -129,6 +133,8 @@ class SetOptions:
         for key, value in group.items():
             if type(value) is float:
                 group[key] = float.fromhex(value.hex())
+            elif type(value) is int:
+                group[key] = _OwnInt(value)
             elif type(value) is tuple:
                 group[key] = (*value,)
         return {key: value for key, value in group.items() if key != "params"}

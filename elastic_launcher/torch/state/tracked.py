@@ -165,11 +165,14 @@ class Tracked:
         """Takes the values of another rank or a checkpoint; nothing with {}, of a job that tracked nothing.
 
         Raises:
-            ValueError: If others are tracked there.
+            ValueError: If others are tracked there, or of another shape.
         """
         mine = {name: tensor for (_, name), tensor in self._now().items()}
         if state and list(state) != list(mine):
             raise ValueError(f"{', '.join(state)} there, {', '.join(mine) or 'nothing'} here")
+        for name, values in state.items():
+            if values.shape != mine[name].shape:  # `copy_` would spread a smaller one over ours
+                raise ValueError(f"{name} is {form(values)} there, {form(mine[name])} here")
         with torch.no_grad():
             for name, values in state.items():
                 mine[name].copy_(values)

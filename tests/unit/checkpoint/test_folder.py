@@ -420,3 +420,12 @@ def test_a_writer_that_stands_still_over_the_lock_holds_nobody_for_ever(
         assert read_pointer(tmp_path)[0] == name_of(1)
     save(tmp_path, 3)
     assert read_pointer(tmp_path)[0] == name_of(3)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_no_folder_is_not_taken_for_an_empty_one(tmp_path: Path, kind: str) -> None:
+    """A link to a disk that is not mounted, say: what was saved may be there."""
+    place = tmp_path / "checkpoints"
+    place.touch() if kind == "file" else place.symlink_to(tmp_path / "unmounted" / "checkpoints")
+    with pytest.raises(NotADirectoryError, match="it is no folder, or a link to none: .*checkpoints"):
+        find_newest(place)

@@ -65,17 +65,26 @@ def test_the_newest_is_found_elsewhere_and_the_last_two_are_kept(place: Place) -
     assert place.store.find_newest() == found  # from the copy on this machine
 
 
-def test_ranks_elsewhere_bring_the_one_that_the_coordinator_found(place: Place) -> None:
+def test_ranks_elsewhere_have_a_copy_of_the_one_that_the_coordinator_found_as_long_as_they_read_it(
+    place: Place,
+) -> None:
     place.save(3)
     found = place.store.find_newest().folder
-    assert found is not None and place.store.bring(found) == found
+    assert found is not None
+    with place.store.brought(found) as here:
+        assert here == found
     text = (found / STATE).read_text()
     shutil.rmtree(found.parent)  # nodes in a cluster see nothing of the launcher's machine
-    brought = place.store.bring(found)
-    assert brought != found and (brought / STATE).read_text() == text and place.store.bring(found) == brought
+    with place.store.brought(found) as copy:
+        assert copy != found and (copy / STATE).read_text() == text
+    assert names(place.cache) == []
+    (place.files(3) / STATE).unlink()
+    with pytest.raises(CheckpointError), place.store.brought(found):
+        pass
+    assert names(place.cache) == []
     (place.files(3) / MANIFEST).unlink()
-    with pytest.raises(OSError):
-        place.store.bring(found)
+    with pytest.raises(OSError), place.store.brought(found):
+        pass
 
 
 def test_a_copy_makes_room_for_the_next_and_leaves_what_was_saved_on_this_machine(place: Place) -> None:

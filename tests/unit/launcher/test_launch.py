@@ -14,7 +14,7 @@ import pytest
 
 from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.events import Event, read_events
+from elastic_launcher.events import Event, EventError, read_events
 from elastic_launcher.launcher import launch
 from elastic_launcher.launcher.sites import fit_gpus
 from elastic_launcher.options import ConfigError
@@ -154,6 +154,17 @@ def test_events_in_a_store_that_a_job_can_not_go_on_from_are_not_taken_for_its_o
     with pytest.raises(ConfigError, match=said):
         launch.launch(config, tmp_path)
     assert not (tmp_path / "job" / "events.jsonl").exists()
+
+
+def test_events_that_something_else_of_the_job_can_not_read_are_not_blamed_on_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: JobConfig) -> None:
+        raise EventError("another file")
+
+    monkeypatch.setattr(launch, "_hint_source", fail)
+    with pytest.raises(EventError, match="^another file$"):
+        launch.launch(JobConfig(script="train.py", work_dir="job"), tmp_path)
 
 
 def test_a_launcher_with_an_empty_disk_goes_on_with_the_events_in_the_store(tmp_path: Path) -> None:

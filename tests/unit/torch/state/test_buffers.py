@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, X, Y
@@ -339,3 +340,20 @@ def test_what_a_joiner_gets_from_its_peer_is_not_taken_for_a_change_by_a_forward
         return job.step
 
     assert run_ranks(1, body) == [1]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_buffer_that_is_no_number_counts_as_changed_only_where_it_was(changed: bool) -> None:
+    model, weight = nn.Module(), nn.Parameter(torch.ones(2))
+    model.register_buffer("mask", torch.tensor([float("nan"), 1.0]))
+    mask = model.get_buffer("mask")
+    buffers = ModelBuffers()
+    buffers.add([model])
+    loss = (mask * weight).sum()
+    with buffers.announced():
+        mask.data[1] += changed
+    if changed:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    else:
+        loss.backward()

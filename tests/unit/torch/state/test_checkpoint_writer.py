@@ -70,6 +70,16 @@ def test_tied_weights_are_stored_once_and_named(tmp_path: Path) -> None:
     assert not [name for name in names if "head" in name]
 
 
+def test_values_whose_places_read_alike_are_not_mixed_up(tmp_path: Path) -> None:
+    """The third one's place is the second one's, and with its number the first one's."""
+    state, numbers = TrainingState(), map(torch.tensor, (1, 2, 3))
+    state.user |= {"a.b.2": next(numbers), "a": {"b": next(numbers)}, "a.b": next(numbers)}
+    Outcome(tmp_path).save(state)
+    other = TrainingState()
+    load(*newest(tmp_path), other)
+    assert other.user == state.user
+
+
 def test_two_objects_that_share_a_large_tensor_store_it_once(tmp_path: Path) -> None:
     state, other = training(1, filled=True), training()
     state.registered["everything"].state["again"] = state.registered["everything"].state["large"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import json
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +80,8 @@ def test_any_nested_value_comes_back_as_it_was(value: Any) -> None:
         np.int8(-3),
         np.bool_(True),
         np.str_("text"),
+        np.str_(""),
+        np.bytes_(b""),
         np.longdouble(1) / 3,
         np.datetime64("2026-01-01"),
         np.arange(6, dtype=np.uint16).reshape(2, 3).T,
@@ -126,6 +129,12 @@ class Colour(enum.Enum):
     RED = 1
 
 
+def _nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch may change it yet
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -137,6 +146,13 @@ class Colour(enum.Enum):
         ({"c": Colour.RED}, r"ema\.c: .*Colour cannot be carried"),
         ({3: np.array([object()])}, r"ema\[3\]: numpy\.ndarray cannot be carried"),
         ({"t": torch.eye(2).to_sparse()}, r"ema\.t: a sparse"),
+        ({"t": _nested()}, r"ema\.t: a sparse, quantized, nested"),
+        ({"m": np.ma.array([1, 2], mask=[False, True])}, r"ema\.m: numpy\.ma\.(core\.)?MaskedArray cannot be carried"),
+        (
+            {"r": np.zeros(2, dtype=[("a", "i4"), ("b", "f8")])},
+            r"ema\.r: a numpy array with named fields cannot be carried",
+        ),
+        ([np.zeros(2, dtype=[("a", "i4")])[0]], r"ema\[0\]: a numpy value with named fields cannot be carried"),
         ({"d": collections.defaultdict(lambda: 1)}, r"ema\.d: a defaultdict that makes .* cannot be carried"),
         ({np.int64(1): 2}, r"a key of ema: int64 cannot be carried"),
     ],

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from elastic_launcher.checkpoint import find_newest
+from elastic_launcher.torch.state.export import gather
 from tests.support.training_states import Outcome, flat, training
 
 
@@ -35,6 +37,17 @@ def test_an_export_holds_what_was_saved(tmp_path: Path) -> None:
     assert flat(optimizer["state"]["embedding.weight"]) == flat(theirs)
     other = training()
     other.models[0].load_state_dict(found["model"])
+
+
+def test_what_an_optimizer_keeps_of_no_parameter_is_exported_too(tmp_path: Path) -> None:
+    """As the optimizer's own `state_dict` has it."""
+    state = training(3)
+    state.optimizers[0].state["steps"] = {"done": 3}  # type: ignore[index]
+    Outcome(tmp_path).save(state)
+    found = find_newest(tmp_path)
+    assert found.folder is not None and found.manifest is not None
+    exported = gather(found.folder, found.manifest)["optimizers"][0]["state"]
+    assert exported["steps"] == {"done": 3} and "embedding.weight" in exported
 
 
 @pytest.mark.parametrize("form", ["torch", "dcp"])

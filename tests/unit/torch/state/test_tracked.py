@@ -243,3 +243,12 @@ def test_values_are_handed_over_as_copies(keep_own: bool) -> None:
     assert mine.tolist() == [3.0, 3.0]
     with pytest.raises(StateMismatch, match=r"job.track does not take .*: 0.sum there, 0.other here"):
         build(5.0, "other")[1].finish(captured.header, captured.tensors)
+
+
+def test_values_of_another_shape_are_not_spread_over_ours() -> None:
+    mine, theirs = Tracked(), Tracked()
+    mine.add({"seen": torch.zeros(3)}, "sum")
+    theirs.add({"seen": torch.ones(())}, "sum")
+    with pytest.raises(ValueError, match=r"^0\.seen is float32\[\] there, float32\[3\] here$"):
+        mine.load_state_dict(theirs.state_dict())
+    assert mine.tensors()[0].tolist() == [0, 0, 0]

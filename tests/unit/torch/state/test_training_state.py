@@ -117,6 +117,17 @@ def test_options_that_the_script_sets_while_state_is_on_its_way_are_kept() -> No
     assert (other["lr"], other["betas"], other["weight_decay"]) == (0.25, (0.5, 0.75), 0.125)
 
 
+def test_a_whole_number_that_the_script_sets_to_what_it_was_is_kept() -> None:
+    """Small whole numbers are one object each: that another one is there does not show."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=1)
+    (group,) = optimizer.param_groups
+    options = SetOptions([optimizer])
+    group["lr"] = 1
+    with options.kept():
+        group.update(lr=0.5, momentum=0.25)
+    assert (group["lr"], group["momentum"]) == (1, 0.25)
+
+
 def test_writing_state_does_not_disturb_a_backward_pass_under_way() -> None:
     sender, receiver = trained("adam", 1, 2), trained("adam", 2, 0)
     loss = receiver.state.models[0](torch.randn(4, 16)).sum()
