@@ -195,11 +195,12 @@ def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
         assert engine.begin_loop(loader) and engine.admit() and engine.begin_step()
         session.change_batch(20)
         assert session.schedule.entries == ((0, 7), (1, 20))
+        assert list(session.measure_noise().gains) == [1]
         assert engine.begin_step()  # once more: it had broken off
         engine.close_loop()
-        return session.schedule.entries
+        return session.schedule.entries, session.measure_noise().gains
 
-    assert run_ranks(1, body) == [((0, 7),)]
+    assert run_ranks(1, body) == [(((0, 7),), {})]
 
 
 @pytest.mark.parametrize("make", [
