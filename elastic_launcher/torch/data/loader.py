@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -123,7 +123,8 @@ class ElasticLoader(TrainingData):
         self._asked: set[Piece] = set()
         self._taken: Piece | None = None  # by the training thread at the moment
         self._lock = threading.RLock()
-        self._order = lru_cache(maxsize=16)(self._order_of_block)
+        # not a method: a loader that refers to itself would keep its workers until Python looks for such cycles
+        self._order = lru_cache(maxsize=16)(partial(_order_of_block, source, source.size, seed))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -171,10 +172,6 @@ class ElasticLoader(TrainingData):
     def __iter__(self) -> Iterator[Any]:
         """Runs the training loop over this loader from the job's position."""
         return self._train(self)
-
-    def _order_of_block(self, epoch: int, block: int) -> np.ndarray:
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.size)
-        return self.source.order(self.seed, epoch, start, stop)
 
     def _indices(self, piece: Piece) -> list[int]:
         epoch, start, count = piece
@@ -228,3 +225,8 @@ class ElasticLoader(TrainingData):
         """Ends the workers."""
         if self._pool is not None:
             self._pool.close()
+
+
+def _order_of_block(source: Source, size: int, seed: int, epoch: int, block: int) -> np.ndarray:
+    start, stop = block * BLOCK, min((block + 1) * BLOCK, size)
+    return source.order(seed, epoch, start, stop)
