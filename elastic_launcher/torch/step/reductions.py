@@ -54,10 +54,10 @@ def _evaluate_share(
     """
     check, whole = membership.group.check, Division(membership.rank, membership.world_size)
     if not session.virtual_ranks:
-        with rng.preserve():
+        with rng.preserve(), session.buffers.kept():
             return _sum_up(session, whole, check, fn, loader)
     rows: dict[str, torch.Tensor] = {}
-    with rng.preserve():
+    with rng.preserve(), session.buffers.kept():
         for one in session.shares.divisions(whole):
             for name, value in _sum_up(session, one, check, fn, loader).items():
                 rows.setdefault(name, value.new_zeros(session.virtual_ranks, *value.shape))
