@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch.optim import Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.batch import whole_number
 from elastic_launcher.torch.collectives.consensus import MOST_BATCH
 from elastic_launcher.torch.data.training_data import TrainingData
-from elastic_launcher.torch.gradients.square_norms import ADAM
+
+ADAM = (Adam, AdamW)
+"""Optimizers that divide gradients by the root of their second moment; the others that may be, by nothing."""
 
 
 def read_bounds(
