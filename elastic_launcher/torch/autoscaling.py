@@ -9,11 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch.optim import Adam, AdamW, Optimizer
+
 from elastic_launcher.adaptive.bounds import Bounds
-from elastic_launcher.adaptive.learning_rate import Formula, Rule
+from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.batch import whole_number
 from elastic_launcher.torch.collectives.consensus import MOST_BATCH
 from elastic_launcher.torch.data.training_data import TrainingData
+
+ADAM = (Adam, AdamW)
+"""Optimizers that divide gradients by the root of their second moment; the others that may be, by nothing."""
 
 
 def read_bounds(
@@ -136,3 +141,7 @@ class Autoscaling:
     reported: int = 0
     warned: bool = False
     announced: int = -1
+
+    def rule_of(self, optimizer: Optimizer) -> Rule:
+        """Returns the rule of an optimizer: by default that of its kind, by which its gradients are measured too."""
+        return rule_of(self.rule, "Adam" if isinstance(optimizer, ADAM) else "SGD")

@@ -74,7 +74,7 @@ def _own(
     if loader is None or not callable(rows):
         return _checked(rows)
     parts: list[dict[str, torch.Tensor]] = []
-    with rng.preserve(), torch.no_grad():
+    with rng.preserve(), session.buffers.kept(), torch.no_grad():
         for one in session.shares.divisions(division):
             for batch, samples, counts in each_batch(session, loader, one, check):
                 part = _checked(rows(*batch) if isinstance(batch, (tuple, list)) else rows(batch), samples)

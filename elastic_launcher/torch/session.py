@@ -216,6 +216,7 @@ class Session:
         """Drops what was agreed on in a try of this step that broke off: the step is done by the schedule that held."""
         if self.autoscaling is not None and not self.position.calls:
             self.schedule = self.schedule.until(self.position.step)
+            self.measure_noise().drop_gains(self.position.step)
 
     @property
     def over(self) -> bool:

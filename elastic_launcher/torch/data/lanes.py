@@ -81,15 +81,15 @@ def lanes(
             "lanes need lengths=[...], the number of samples of each lane, or lengths=N, if an epoch takes N of each: "
             f"ranks agree by them on where an epoch ends. If they are not known, {COUNTED}"
         )
-    if isinstance(lengths, int):
-        each = (whole_number("lengths", lengths),) * count
-    else:
+    if isinstance(lengths, Iterable):
         each = tuple(whole_number(f"lengths[{lane}]", length, 0) for lane, length in enumerate(lengths))
         if len(each) != count:
             raise ValueError(f"lengths has {len(each)} numbers, and there are {count} lanes; give one for each lane")
+    else:
+        each = (whole_number("lengths", lengths),) * count
     if not sum(each):
         raise ValueError("all lanes have length 0; give lanes with at least one sample")
-    return Lanes(open, each, not isinstance(lengths, int), decode, whole_number("shuffle_block", shuffle_block))
+    return Lanes(open, each, isinstance(lengths, Iterable), decode, whole_number("shuffle_block", shuffle_block))
 
 
 def lane_order(lanes: Lanes, batch: int) -> LaneOrder:

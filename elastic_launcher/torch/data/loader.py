@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from elastic_launcher.adaptive.learning_rate import Formula, Rule
+from elastic_launcher.batch import whole_number
 from elastic_launcher.batch_schedule import DataPass
 from elastic_launcher.torch.data.fetch import batch_to_device, pin
 from elastic_launcher.torch.data.lane_workers import LaneWorkers
@@ -24,6 +25,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.data.worker_pool import WorkerPool
 
 BLOCK = 4096  # positions of an epoch's order that are worked out at once
+PREFETCH = 2  # micro-batches that each worker loads ahead, where the script says nothing; as in torch
 
 LOADING = ("drop_last", "num_workers", "collate_fn", "pin_memory", "prefetch_factor", "worker_init_fn", "timeout")
 OPTIONS = (*LOADING, "weights", "num_samples", "replacement")
@@ -70,7 +72,7 @@ class ElasticLoader(TrainingData):
         epoch: The epoch in which it is made; None before the first one.
         seed: What the order derives from.
         num_workers: Processes that load ahead; 0 loads in the training thread.
-        prefetch_factor: Micro-batches that each worker loads ahead.
+        prefetch_factor: Micro-batches that each worker loads ahead; 2 by default, as in torch.
         timeout: Seconds after which a batch that does not come is an error; 0 waits.
         weights: How likely each sample is drawn; None for each sample once.
         num_samples: Draws in an epoch.
@@ -93,23 +95,23 @@ class ElasticLoader(TrainingData):
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
-        prefetch_factor: int = 2,
+        prefetch_factor: int | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0.0,
         weights: Any = None,
         num_samples: int | None = None,
         replacement: bool = True,
     ) -> None:
-        if num_workers < 0 or prefetch_factor < 1:
-            raise ValueError(
-                f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}; they must be at least 0 and 1"
-            )
+        num_workers = whole_number("num_workers", num_workers, 0)
+        each = PREFETCH if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor)
+        if timeout and timeout < 0:
+            raise ValueError(f"timeout is {timeout}; it must be 0 seconds, which waits, or more")
         drawn = Weights(weights, num_samples, replacement)
         source = Source(dataset, seed=seed, shuffle=shuffle, weights=drawn, batch=first_batch, collate_fn=collate_fn)
         super().__init__(source.name, source.size, epoch=epoch, shuffle=shuffle, seed=seed, drop_last=drop_last)
         data_pass(self).counts()  # refuses a data set without a step
         self.dataset = dataset
-        self.ahead = num_workers * prefetch_factor
+        self.ahead = num_workers * each
         self._data_pass = data_pass
         self._device = device
         self._train = train
@@ -121,7 +123,8 @@ class ElasticLoader(TrainingData):
         self._asked: set[Piece] = set()
         self._taken: Piece | None = None  # by the training thread at the moment
         self._lock = threading.RLock()
-        self._order = lru_cache(maxsize=16)(self._order_of_block)
+        # not a method: a loader that refers to itself would keep its workers until Python looks for such cycles
+        self._order = lru_cache(maxsize=16)(partial(_order_of_block, source, source.size, seed))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -169,10 +172,6 @@ class ElasticLoader(TrainingData):
     def __iter__(self) -> Iterator[Any]:
         """Runs the training loop over this loader from the job's position."""
         return self._train(self)
-
-    def _order_of_block(self, epoch: int, block: int) -> np.ndarray:
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.size)
-        return self.source.order(self.seed, epoch, start, stop)
 
     def _indices(self, piece: Piece) -> list[int]:
         epoch, start, count = piece
@@ -226,3 +225,8 @@ class ElasticLoader(TrainingData):
         """Ends the workers."""
         if self._pool is not None:
             self._pool.close()
+
+
+def _order_of_block(source: Source, size: int, seed: int, epoch: int, block: int) -> np.ndarray:
+    start, stop = block * BLOCK, min((block + 1) * BLOCK, size)
+    return source.order(seed, epoch, start, stop)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
@@ -41,6 +41,12 @@ def read_loader(loader: DataLoader[Any]) -> Data:
         and not sampler.replacement
         and sampler.num_samples == len(sampler.data_source)
     )
+    chosen: Any = getattr(sampler, "data_source", dataset)
+    if usual and chosen is not dataset and len(chosen) != (samples := len(cast(Sized, dataset))):
+        raise TypeError(
+            f"the DataLoader's {type(sampler).__name__} is over {len(chosen)} samples, and its data set has "
+            f"{samples}; to train on a part of them, give torch's Subset as the data set"
+        )
     if not usual or loader.batch_size is None:
         odd = sampler if loader.batch_size is not None else loader.batch_sampler
         raise TypeError(

@@ -265,10 +265,11 @@ def make_layout(
 
     places: list[Place] = []
     buckets: list[Bucket] = []
+    riding: list[Bucket] = []  # known as late as the tail: a bucket of gradients would wait for one before it
     for (kind, where), own in strangers.items():
         flat = torch.zeros(sum(riders[n].numel() for n in own), dtype=kind, device=where)
         places += _places(flat, own, riders, summed)
-        buckets.append(Bucket(flat, [], [], [], [], 0))
+        riding.append(Bucket(flat, [], [], [], [], 0))
     head = used = torch.empty(0)
     rider_numel = sum(riders[n].numel() for n in in_tail)
     for group in groups:
@@ -289,6 +290,7 @@ def make_layout(
         grads = [as_shard(member, view) for member, view in zip(members, views, strict=True)]
         sharded = bool(members) and is_sharded(members[0])
         if is_tail:
+            buckets += riding
             head, offset = flat[offset : offset + HEAD + noise], offset + HEAD + noise
             used, offset = flat[offset : offset + len(parameters)], offset + len(parameters)
             places += _places(flat[offset : offset + rider_numel], in_tail, riders, summed)

@@ -314,6 +314,13 @@ class NoiseMeter:
         kept = sorted(one for one in self.gains if one < step)[1 - MOST_GAINS :]
         self.gains = {**{one: self.gains[one] for one in kept}, step: gains}
 
+    def drop_gains(self, step: int) -> None:
+        """Drops the gains of a global batch that was to begin after a step: a rank that has never heard of it would
+        measure in other steps.
+        """
+        if self.gains and max(self.gains) > step:
+            self.gains = {first: held for first, held in self.gains.items() if first <= step}
+
     # -- what travels
 
     def state_dict(self) -> dict[str, Any]:

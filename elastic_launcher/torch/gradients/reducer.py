@@ -262,7 +262,7 @@ class Reducer:
             for bucket in layout.buckets:
                 if not bucket.launched:
                     self._gather(slot, bucket, factor, first)
-            self._overlap.late = {id(p): p.grad for p in layout.parameters if p.grad is not None}
+            self._take_late(slot, factor)
             for parameter, grad in zip(self._all, outer, strict=True):
                 parameter.grad = grad
         if self.noise is not None and first and part:
@@ -348,6 +348,14 @@ class Reducer:
                 torch._foreach_copy_(places, new)
             if more:
                 torch._foreach_add_(sums, more)
+
+    def _take_late(self, slot: Slot, factor: float) -> None:
+        """Takes the gradients that came after their bucket had gone, for `Overlap.add_late`."""
+        for index, parameter in enumerate(slot.layout.parameters):
+            grad = parameter.grad
+            if grad is not None:
+                slot.used[index] = True  # it may be all that this rank has for it
+                self._overlap.late[id(parameter)] = grad if factor == 1.0 else grad.mul_(factor)
 
     def _gather_early(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
         """Gathers a bucket that is reduced while the backward pass runs."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 
+from elastic_launcher.torch.autoscaling import ADAM
 from elastic_launcher.torch.gradients.buckets import TAIL_TYPES, Bucket, Layout, Run, is_dense, place_in
 
 FEWEST_STEPS = 16  # that Adam's second moment has seen: the mean of 1/v is too large by n / (n - 2) after n of them
-ADAM = (Adam, AdamW)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from elastic_launcher.adaptive.learning_rate import rule_of
 from elastic_launcher.torch.membership.determinism import surroundings
 from elastic_launcher.torch.shard.model import named_parameters
 from elastic_launcher.torch.state.tensors import form
@@ -48,9 +47,9 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
     if session.shards is not None:
         found["ranks of a node that share the model"] = session.shards.size
     for number, optimizer in enumerate(session.state.optimizers):
-        found[f"optimizer {number}"] = name = type(optimizer).__name__
+        found[f"optimizer {number}"] = type(optimizer).__name__
         if session.autoscaling is not None:
-            found[f"learning-rate rule of optimizer {number}"] = rule_of(session.autoscaling.rule, name).name
+            found[f"learning-rate rule of optimizer {number}"] = session.autoscaling.rule_of(optimizer).name
     return found
 
 

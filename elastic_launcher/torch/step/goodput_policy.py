@@ -6,6 +6,7 @@ a thread beside the training.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import time
@@ -107,7 +108,8 @@ class GoodputPolicy:
             noise,
             tuple(session.times),
         )
-        self._thread = start_thread("elastic-decide-batch", self._decide, question)
+        with contextlib.suppress(RuntimeError):  # too many threads: it is asked again later
+            self._thread = start_thread("elastic-decide-batch", self._decide, question)
 
     def _decide(self, question: _Question) -> None:
         try:

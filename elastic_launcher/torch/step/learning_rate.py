@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from elastic_launcher.adaptive.learning_rate import rule_of
 from elastic_launcher.torch.statistical_epochs import gains_at, scale_at, statistical_epochs
 
 if TYPE_CHECKING:
@@ -28,15 +27,13 @@ def factors(session: Session, number: int, optimizer: Optimizer) -> Sequence[flo
     overall, *gains = gains_at(session, step)
     before = sum(len(one.param_groups) for one in session.state.optimizers[:number])
     own = (gains[before : before + groups] + [overall] * groups)[:groups]  # of new groups nothing was measured
-    rule = rule_of(autoscaling.rule, type(optimizer).__name__)
-    return rule.factors(scale_at(session, step), own, statistical_epochs(session, after=True))
+    return autoscaling.rule_of(optimizer).factors(scale_at(session, step), own, statistical_epochs(session, after=True))
 
 
 def rule_in_words(session: Session) -> str:
     """Returns the name of the rule of an adaptive batch; of several optimizers with different ones, of each."""
     assert session.autoscaling is not None
-    given = session.autoscaling.rule
-    names = [rule_of(given, type(optimizer).__name__).name for optimizer in session.state.optimizers]
+    names = [session.autoscaling.rule_of(optimizer).name for optimizer in session.state.optimizers]
     return ", ".join(dict.fromkeys(names))
 
 

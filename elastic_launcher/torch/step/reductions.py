@@ -54,10 +54,10 @@ def _evaluate_share(
     """
     check, whole = membership.group.check, Division(membership.rank, membership.world_size)
     if not session.virtual_ranks:
-        with rng.preserve():
+        with rng.preserve(), session.buffers.kept():
             return _sum_up(session, whole, check, fn, loader)
     rows: dict[str, torch.Tensor] = {}
-    with rng.preserve():
+    with rng.preserve(), session.buffers.kept():
         for one in session.shares.divisions(whole):
             for name, value in _sum_up(session, one, check, fn, loader).items():
                 rows.setdefault(name, value.new_zeros(session.virtual_ranks, *value.shape))
@@ -139,14 +139,15 @@ def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, N
 
 def _number(name: str, value: Number) -> torch.Tensor:
     """Returns a number or a tensor in memory of its own: the script may write into what it gave."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not value.is_complex():
         return value.detach().to("cpu", torch.float64, copy=True)
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         return torch.from_numpy(value.astype(np.float64))
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name!r} is {type(value).__name__}; it must be a number or a tensor")
+        what = "a complex tensor" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise TypeError(f"{name!r} is {what}; it must be a number or a tensor of real ones")
     return torch.tensor(float(value), dtype=torch.float64)
 
 

@@ -107,6 +107,7 @@ def test_job_log_takes_numbers_of_numpy(number: Any) -> None:
     [
         (lambda rank: 1.0, {"op": "median"}, ValueError, "op is 'median'; it must be sum, mean, max or min"),
         (lambda rank: "a lot", {}, TypeError, "is str; it must be a number or a tensor"),
+        (lambda rank: torch.tensor(1j), {}, TypeError, "is a complex tensor; it must be a number or a tensor of real"),
         (lambda rank: {"on": True}, {}, TypeError, "'on' is bool; it must be a number or a tensor"),
         (lambda rank: {f"loss {rank}": 1.0}, {"op": "sum"}, RuntimeError, "ranks reduce different values: rank"),
         (lambda rank: 1.0, {"weight": -1.0}, ValueError, "weight is -1.0; it must be 0 or more and finite"),

@@ -114,7 +114,10 @@ def test_prepare_refuses_what_torch_has_wrapped_or_sharded(make: Callable[[], nn
         (DATA, {"persistent_workers": False}, TypeError, ["no persistent_workers=False", "leave it out"]),
         (DATA, {"multiprocessing_context": "spawn"}, TypeError, ["no multiprocessing_context=", "leave it out"]),
         (DATA, {"foo": 1}, TypeError, ["job.dataloader takes no foo=", "it takes shuffle, seed, drop_last"]),
-        (DATA, {"num_workers": -1}, ValueError, ["num_workers is -1", "at least 0"]),
+        (DATA, {"num_workers": -1}, ValueError, ["num_workers is -1", "0 or more"]),
+        (DATA, {"num_workers": "2"}, ValueError, ["num_workers is '2'", "a whole number, 0 or more"]),
+        (DATA, {"prefetch_factor": 0}, ValueError, ["prefetch_factor is 0", "1 or more"]),
+        (DATA, {"timeout": -1}, ValueError, ["timeout is -1", "0 seconds"]),
     ],
 )
 def test_dataloader_refuses(data: Any, options: dict[str, Any], kind: type[Exception], said: list[str]) -> None:
@@ -125,6 +128,10 @@ def test_dataloader_refuses(data: Any, options: dict[str, Any], kind: type[Excep
 
 def test_workers_live_on_as_a_script_may_say() -> None:
     assert job_alone().dataloader(DATA, persistent_workers=True).size == len(DATA)
+
+
+def test_no_prefetch_factor_is_the_default_one_as_in_torch() -> None:
+    assert job_alone().dataloader(DATA, num_workers=0, prefetch_factor=None).ahead == 0
 
 
 def test_the_length_of_a_loader_is_refused_and_tells_the_numbers_that_there_are() -> None:

@@ -182,6 +182,7 @@ def test_what_nobody_wants_any_more_is_not_read() -> None:
         ({"lengths": [1, 2, -1]}, ValueError, r"lengths\[2\] is -1"),
         ({"lengths": [0, 0, 0]}, ValueError, "all lanes have length 0"),
         ({"lengths": 0}, ValueError, "lengths is 0"),
+        ({"lengths": 2.5}, ValueError, "lengths is 2.5; it must be a whole number"),
         ({"lanes": 0}, ValueError, "lanes is 0"),
         ({"open": [1, 2]}, TypeError, r"open is list; it must be a function: open\(lane, epoch, start\)"),
         ({"shuffle_block": 0}, ValueError, "shuffle_block is 0"),

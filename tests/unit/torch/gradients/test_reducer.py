@@ -280,6 +280,75 @@ def test_a_changing_graph_costs_a_second_round_and_no_exactness(monkeypatch: pyt
     assert max(run_ranks(2, body)) < 1e-12
 
 
+class Turning(nn.Module):
+    """Two layers of one bucket, whose gradients come in either order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(FEATURES, 3)
+        self.one = nn.Linear(FEATURES, 3, bias=False)
+        self.other = nn.Linear(FEATURES, 3, bias=False)
+        self.turned = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (self.other, self.one) if self.turned else (self.one, self.other)
+        before = first(x)
+        return self.last(torch.cat([before, second(x)], 1))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("max_batch", [4, 2])
+def test_a_gradient_that_comes_after_its_bucket_has_gone_counts_in_full(
+    max_batch: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the rank has no other one for that parameter, and by a loss whose scale is applied afterwards."""
+    monkeypatch.setattr("elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 2 * 3 * FEATURES * 4)
+    torch.manual_seed(8)
+    model, (x, y) = Turning(), data(8)
+
+    def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(x), y).to(kind)
+
+    def body(group: ThreadGroup) -> list[float]:
+        mine = copy.deepcopy(model)
+        reducer, found = make_reducer(mine), []
+        for turned in (False, False, True, False, True):
+            mine.turned = turned
+            reducer.begin_step()
+            one_step(reducer, mine, group, x.float(), y, max_batch, loss)
+            found.append(distance(mine, reference(mine, x.float(), y, loss)))
+        return found
+
+    for distances in run_ranks(2, body):
+        assert max(distances) < 1e-6
+
+
+def test_a_buffer_of_another_type_keeps_no_gradient_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reduced in memory of its own, and is known last: buckets of gradients go before it."""
+    monkeypatch.setattr("elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 64)
+    torch.manual_seed(9)
+    model, (x, y) = Model().double(), data(8)
+    model.register_buffer("constant", torch.full((3,), 0.5, dtype=torch.float32))
+    wanted = reference(model, x, y)
+
+    def body(group: ThreadGroup) -> list[tuple[bool, float]]:
+        mine = copy.deepcopy(model)
+        reducer, found = make_reducer(mine), []
+        for _ in range(2):
+            reducer.begin_step()
+            slot, part = reducer.slot(0, None, -1), slice(4 * group.rank, 4 * group.rank + 4)
+            loss = loss_of(mine, x[part], y[part])
+            reducer.accumulate(slot, loss, scale=0.5, weight=4.0, logged=loss, samples=4, group=group)
+            begun = reducer.has_begun
+            reducer.reduce(slot, group, STANDING, samples=4, count=8)
+            found.append((begun, distance(mine, wanted)))
+        return found
+
+    for (_, first), (begun, second) in run_ranks(2, body):
+        assert begun
+        assert max(first, second) < 1e-12
+
+
 def test_buffers_are_averaged_by_samples_and_constants_left_alone() -> None:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(FEATURES, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()

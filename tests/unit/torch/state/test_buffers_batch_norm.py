@@ -214,3 +214,30 @@ def test_a_part_that_comes_later_is_looked_at_as_those_that_were_prepared(part: 
     sizes, error = replaced(2, part)
     assert said in error and bool(error) == bool(said), error
     assert sizes == ([] if said else [1, 1] * 3)
+
+
+@pytest.mark.parametrize("call", ["evaluate", "gather"])
+def test_looking_at_data_in_training_mode_leaves_the_statistics_equal_on_all_ranks(call: str) -> None:
+    """They are brought together in steps alone: what each rank's samples had changed would stay for ever."""
+
+    def body(group: ThreadGroup) -> list[torch.Tensor]:
+        job = thread_job(group, 8, 4)
+        torch.manual_seed(SEED)
+        model = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, 1)).double()
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X), seed=SEED)
+        for _ in job.epochs(2):
+            for (x,) in loader:
+                job.backward(model(x).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            before = [buffer.clone() for buffer in model.buffers()]
+            if call == "evaluate":
+                job.evaluate(lambda x: {"sum": model(x).sum()}, loader)
+            else:
+                job.gather(model, loader)
+            assert all(map(torch.equal, model.buffers(), before))
+        return list(model.buffers())
+
+    first, second = run_ranks(2, body)
+    assert all(map(torch.equal, first, second))

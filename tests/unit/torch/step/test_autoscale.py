@@ -21,6 +21,7 @@ from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from elastic_launcher.torch.step import autoscale
+from elastic_launcher.torch.step.learning_rate import rule_in_words
 from elastic_launcher.variables import AUTOSCALE_BATCH_SIZE
 from tests.support.scripts.memory_train import Narrow
 from tests.support.scripts.scripted_policy import ScriptedPolicy
@@ -186,6 +187,27 @@ def test_new_gains_are_for_a_batch_beyond_the_bounds_too_and_rare_in_a_long_job(
     assert all(later - one >= max(2, one // 4) for one, later in pairwise([second, *steps]))
 
 
+class Layerwise(torch.optim.AdamW):
+    """One of a script's own, whose name says nothing."""
+
+
+class Madam(torch.optim.SGD):
+    """One whose name says something else."""
+
+
+@pytest.mark.parametrize(("kind", "rule"), [(Layerwise, "adam"), (Madam, "adascale")])
+def test_the_default_rule_is_that_by_which_the_gradients_are_measured(kind: Any, rule: str) -> None:
+    def body(group: ThreadGroup) -> tuple[str, Any]:
+        job = thread_job(group, FIRST, MICRO)
+        model = nn.Linear(FEATURES, 3).double()
+        job.prepare(model, kind(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X, Y))
+        loader.autoscale_batch_size(SAMPLES)
+        return rule_in_words(job._session), fingerprint(job._session, loader)["learning-rate rule of optimizer 0"]
+
+    assert run_ranks(1, body) == [(rule, rule)]
+
+
 def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
     def body(group: ThreadGroup) -> Any:
         job, _, _, loader, _ = adaptive_job(group, {})
@@ -195,11 +217,12 @@ def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
         assert engine.begin_loop(loader) and engine.admit() and engine.begin_step()
         session.change_batch(20)
         assert session.schedule.entries == ((0, 7), (1, 20))
+        assert list(session.measure_noise().gains) == [1]
         assert engine.begin_step()  # once more: it had broken off
         engine.close_loop()
-        return session.schedule.entries
+        return session.schedule.entries, session.measure_noise().gains
 
-    assert run_ranks(1, body) == [((0, 7),)]
+    assert run_ranks(1, body) == [(((0, 7),), {})]
 
 
 @pytest.mark.parametrize("make", [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -102,6 +103,21 @@ def test_nothing_is_decided_before_the_noise_is_known() -> None:
         job, policy = adaptive(group, [0.01, 10.0, 0.01])  # of ten steps of the first batch
         note(job, policy, FEWEST_STEPS)
         assert decided(policy) is None and policy._thread is None
+
+    on_one_rank(body)
+
+
+def test_a_decision_waits_until_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(group: ThreadGroup) -> None:
+        job, policy = adaptive(group, NOISY)
+        note(job, policy, FEWEST_STEPS)
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", no_thread)
+            assert decided(policy) is None
+        assert decided(policy) is not None
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
     on_one_rank(body)
 
