@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import Dataset
 
 from elastic_launcher.torch.data.lanes import lanes
-from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.support.thread_group import Exchange, ThreadGroup, thread_job
 
 
 class Squares(Dataset[int]):
@@ -36,11 +36,13 @@ def test_workers_end_with_a_loader_that_nobody_holds(kind: str) -> None:
     """A script that makes one in each epoch has those of one."""
     squares = lanes(lambda lane, epoch, start: range(start, 4), lanes=2, lengths=4) if kind == "lanes" else Squares()
 
-    def body(group: ThreadGroup) -> list[int]:
+    def pid_of_the_worker() -> int:
+        group = ThreadGroup(Exchange(1), 0)  # in this thread: libraries of other tests do not survive a fork by another
         loader = thread_job(group, 4, 4).dataloader(squares, num_workers=1)
         assert loader.take((0, 0, 4)) is not None and loader._pool is not None
-        return loader._pool.pids
+        (pid,) = loader._pool.pids
+        return pid
 
-    ((pid,),) = run_ranks(1, body)
+    pid = pid_of_the_worker()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
