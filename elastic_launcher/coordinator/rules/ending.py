@@ -17,6 +17,7 @@ from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsk
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, concerns_a_peer, excuse
+from elastic_launcher.host.processes import signal_name
 
 Decision = tuple[State, tuple[Action, ...]]
 
@@ -107,7 +108,7 @@ def conclude(state: State, now: float) -> Decision:
 def interrupt(state: State, observation: Interrupted) -> Decision:
     """Ends the job because the user, or the system, asks the launcher to."""
     by_keyboard = observation.signal == signals.SIGINT
-    what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
+    what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signal_name(observation.signal)}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
     return stop(state, code, what, observation.now)
 
@@ -195,10 +196,7 @@ def when(state: State, step: int | None = None) -> str:
 def how(end: Exit) -> str:
     """Returns for a message how a process ended."""
     if end.signal is not None:
-        try:
-            return f"was killed by {signals.Signals(end.signal).name}"
-        except ValueError:
-            return f"was killed by signal {end.signal}"
+        return f"was killed by {signal_name(end.signal)}"
     if end.code is None:
         return "vanished"
     return f"exited with code {end.code}"
