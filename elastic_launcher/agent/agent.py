@@ -154,7 +154,7 @@ class Agent:
 
     def _end_with_torchrun(self, by: int) -> None:
         """Notes how the ranks ended that went with a torchrun which a signal ended: by no fault of the script."""
-        self._say(f"torchrun was killed by {signal.Signals(by).name}, and its ranks with it")
+        self._say(f"torchrun was killed by {processes.signal_name(by)}, and its ranks with it")
         processes.kill_until_none(str(self._layout.path), self._node, root=os.getpid(), spare=(os.getpid(),))
         for local_rank in range(0 if self._respawn else len(self._members)):
             path = self._layout.exit_file(self._node, local_rank)

@@ -27,7 +27,7 @@ class AdoptedAgent:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._descriptor = os.pidfd_open(pid)  # from here on the process id can't be reused
+        self._descriptor = os.pidfd_open(pid)  # stays that process's, also once another one has its id
 
     def has_ended(self) -> bool:
         """Returns whether it has."""

@@ -128,7 +128,8 @@ class LocalEngine:
         """Sends SIGKILL to all of the node's processes; ``poll`` returns when they are gone."""
         entry = self._nodes.get(node)
         if entry is not None:
-            processes.kill(str(self._layout.path), node, root=entry.agent.pid)
+            root = None if entry.has_ended() else entry.agent.pid  # another process may have its id by now
+            processes.kill(str(self._layout.path), node, root=root)
 
     def poll(self) -> list[NodeExit]:
         """Returns the nodes whose agent has ended and of which nothing is left."""

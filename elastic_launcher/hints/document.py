@@ -159,14 +159,16 @@ def _parse_flat(found: Mapping[str, Any]) -> Document:
 
 def _flat_entry(key: str, match: Mapping[str, str], text: Any) -> Entry:
     found = _FLAT.fullmatch(text) if isinstance(text, str) else None
+    said = quoted(key)[1:-1]  # on one line, without control characters
     if found is None:
-        raise wrong(key, text, 'a text of GPUs, "8", or guaranteed:allowed, "2:6", without sign or leading zeros', key)
+        what = 'a text of GPUs, "8", or guaranteed:allowed, "2:6", without sign or leading zeros'
+        raise wrong(said, text, what, said)
     guaranteed = int(found["guaranteed"]) if found["guaranteed"] is not None else None
     entry = Entry(key, match, int(found["allowed"]), guaranteed)
     if guaranteed is not None and guaranteed > entry.allowed:
-        raise wrong(key, text, "guaranteed:allowed, the first not larger than the second", key)
+        raise wrong(said, text, "guaranteed:allowed, the first not larger than the second", said)
     if entry.allowed > MAX_GPUS:
-        raise wrong(key, text, f"{MAX_GPUS} GPUs at most", key)
+        raise wrong(said, text, f"{MAX_GPUS} GPUs at most", said)
     return entry
 
 

@@ -70,7 +70,7 @@ class HintPolicy:
             return self._refuse(found, "rejected", str(error), now)
         old = self._generation_of(found)
         if old is not None and document.generation is not None and document.generation <= old:
-            if document == self.document:  # only laid out in another way
+            if self._is_applied(document):
                 return replace(self, applied=found, complained=None), Outcome("same")
             return self._refuse_old(found, document.generation, old, now)
         return self._apply(found, document, old, now)
@@ -79,6 +79,11 @@ class HintPolicy:
         """Returns what a document's generation has to exceed; a new object starts the count again."""
         same_object = self.applied is not None and not self.vanished and found.identity == self.applied.identity
         return self.generation if same_object else None
+
+    def _is_applied(self, document: Document) -> bool:
+        """Returns whether a document is that in force as it was read, only laid out in another way."""
+        text = None if self.applied is None else self.applied.text
+        return text is not None and document == parse(text)
 
     def _miss(self, found: HintRead, now: float | None) -> tuple[HintPolicy, Outcome]:
         policy = self if found.error else replace(self, vanished=True)

@@ -8,6 +8,7 @@ is gone.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -86,6 +87,14 @@ def cpu_seconds(work_dir: str, node: int, members: Collection[int]) -> dict[int,
                 times = process.cpu_times()
                 used[member] += times.user + times.system
     return used
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal for a message; most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -215,14 +215,15 @@ def test_ranks_die_with_their_agent(tmp_path: Path) -> None:
         assert_no_process(ours.work_dir.path)
 
 
-def test_ranks_die_with_torchrun(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (37, "signal 37")])
+def test_ranks_die_with_torchrun(tmp_path: Path, number: int, name: str) -> None:
     with node(tmp_path, "print('up')" + WAITS) as ours:
         ours.await_log("up")
         (launcher,) = psutil.Process(ours.process.pid).children()
-        launcher.kill()
+        launcher.send_signal(number)
         assert ours.process.wait(PATIENCE) == 1
         assert ours.posts("rank_ended") == [{"local_rank": 0, "exit_code": None, "signal": signal.SIGKILL}]
-        assert "torchrun was killed by SIGKILL, and its ranks with it" in ours.agent_log()
+        assert f"torchrun was killed by {name}, and its ranks with it" in ours.agent_log()
         assert_no_process(ours.work_dir.path)
 
 

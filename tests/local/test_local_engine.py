@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def test_nodes_have_gpus_of_their_own_are_killed_whole_and_leave_nothing(work_di
         engine.close()
     assert_no_process(work_dir.path, timeout=0.5)
     assert not work_dir.layout.tmp(2).exists()
+
+
+def test_who_has_the_process_id_of_an_agent_that_has_ended_is_not_killed_for_it(
+    work_dir: WorkDir, stub: ControlStub
+) -> None:
+    Path("go").touch()
+    engine = LocalEngine(JobConfig(script="script.py"), work_dir.layout)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        try:
+            engine.start(NodeSpec(1, 1, 1))
+            agent = engine.agent(1)
+            assert agent is not None
+            agent.kill()
+            agent.wait()
+            agent.pid = stranger.pid
+            engine.kill(1)
+            assert stranger.communicate(b"alive")[0] == b"alive"
+        finally:
+            stranger.kill()
+            engine.close()
+    assert_no_process(work_dir.path, timeout=0.5)
 
 
 def test_a_notice_to_a_node_that_has_just_been_started_is_not_lost(work_dir: WorkDir, stub: ControlStub) -> None:

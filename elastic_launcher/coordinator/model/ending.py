@@ -60,6 +60,19 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
+class StopRequest:
+    """A request to stop that came while a verdict was open: the job may go on after it, and is to end then.
+
+    Attributes:
+        why: What it is stopped by.
+        until: When the launcher is killed, in monotonic seconds; infinite if it is not.
+    """
+
+    why: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Halting:
     """The training halts, and is saved.
 

@@ -12,7 +12,7 @@ from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
 from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
-from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping, Verdict
+from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping, StopRequest, Verdict
 from elastic_launcher.coordinator.model.micro_batch_record import MicroBatchRecord
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
@@ -193,6 +193,7 @@ class State:
         over: Whether the training loop is over on some member: nothing is changed any more.
         reason: Why the script stopped it, if it did.
         verdict: Why and when the job ends.
+        stop_request: A request to stop that came after the verdict.
         stopping: Why and when at the latest the job ends although nothing is wrong.
         pause: What the job waits for, if it does.
         halting: How far its training has halted for one of these.
@@ -242,6 +243,7 @@ class State:
     over: bool = False
     reason: str = ""
     verdict: Verdict | None = None
+    stop_request: StopRequest | None = None
     stopping: Stopping | None = None
     pause: Pause | None = None
     halting: Halting = field(default_factory=Halting)

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Fail
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, RestartAll
 from elastic_launcher.coordinator.model.ending import Restart
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.rules.ending import Decision, emit, kept
+from elastic_launcher.coordinator.rules.ending import Decision, emit, kept, when
 from elastic_launcher.coordinator.rules.pause import wait_for_nodes
 
 
@@ -38,11 +39,17 @@ def await_nodes(state: State, now: float) -> Decision:
 
 
 def restart_if_curable(state: State, actions: tuple[Action, ...], now: float) -> Decision:
-    """Turns an end that a checkpoint can cure into a restart, if the job got further than the time before."""
+    """Turns an end that a checkpoint can cure into a restart, if the job got further than the time before.
+
+    Where it was asked to stop, it ends as a job that is stopped, and can resume from there.
+    """
     ends = [action for action in actions if isinstance(action, Finish) and action.curable]
     if not ends:
         return state, actions
     end, budget = ends[0], state.restart_budget.once_more(state.step)
+    if asked := state.stop_request:
+        stopped = Finish(ExitCode.STOPPED, f"{asked.why} {when(state)}: {end.message}")
+        return state, tuple(stopped if action is end else action for action in actions)
     if budget.too_often:
         message = f"{end.message}; it restarted {budget.times - 1} times and got no further than step {budget.step}"
         return state, tuple(replace(end, message=message) if action is end else action for action in actions)

@@ -13,7 +13,16 @@ from elastic_launcher.coordinator.model import observations
 from elastic_launcher.coordinator.model.actions import Action
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.checkpoint_restart import record_restart_cause, restart_if_curable
-from elastic_launcher.coordinator.rules.ending import Decision, conclude, ended_early, interrupt, save, stop_asked, then
+from elastic_launcher.coordinator.rules.ending import (
+    Decision,
+    conclude,
+    ended_early,
+    interrupt,
+    save,
+    stop_asked,
+    take_stop_request,
+    then,
+)
 from elastic_launcher.coordinator.rules.exits import take_agent_killed, take_node_exit, take_rank_end
 from elastic_launcher.coordinator.rules.formation import check_formation, form_next
 from elastic_launcher.coordinator.rules.loss import recover, take_hang
@@ -61,7 +70,7 @@ def decide(state: State, observation: observations.Observation) -> tuple[State, 
 
 def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Decision], ...]) -> Decision:
     """Takes the steps that are due: few but towards the end once that is in sight."""
-    decision = conclude(state, now)
+    decision = then(take_stop_request(state, now), conclude, now)
     decision = then(decision, take_pause, now)
     for rule in steps:
         state = decision[0]

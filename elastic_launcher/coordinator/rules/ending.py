@@ -12,11 +12,12 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order
 from elastic_launcher.coordinator.model.deadlines import time_to_save
-from elastic_launcher.coordinator.model.ending import Stopping, Verdict, Weight
+from elastic_launcher.coordinator.model.ending import Stopping, StopRequest, Verdict, Weight
 from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, concerns_a_peer, excuse
+from elastic_launcher.host.processes import signal_name
 
 Decision = tuple[State, tuple[Action, ...]]
 
@@ -107,7 +108,7 @@ def conclude(state: State, now: float) -> Decision:
 def interrupt(state: State, observation: Interrupted) -> Decision:
     """Ends the job because the user, or the system, asks the launcher to."""
     by_keyboard = observation.signal == signals.SIGINT
-    what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
+    what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signal_name(observation.signal)}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
     return stop(state, code, what, observation.now)
 
@@ -115,15 +116,24 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
 def stop_asked(state: State, observation: StopAsked) -> Decision:
     """Saves and ends the job on request; a further request waits for the same end.
 
-    The shortest deadline counts.
+    The shortest deadline counts. A job with a verdict ends by that, unless it can go on: then the request ends it.
     """
     now, within = observation.now, observation.within
     if state.verdict is not None:
-        return state, ()
+        first = state.stop_request or StopRequest(observation.why, math.inf)
+        return replace(state, stop_request=replace(first, until=min(first.until, now + within))), ()
     if state.stopping is None or state.stopping.exit_code == RESTART:
         return stop(state, ExitCode.STOPPED, observation.why, now, within)
     until = min(state.stopping.until, now + time_to_save(within, state.save_seconds))
     return replace(state, stopping=replace(state.stopping, until=until)), ()
+
+
+def take_stop_request(state: State, now: float) -> Decision:
+    """Stops a job that was asked to stop after a verdict, which was then withdrawn."""
+    asked = state.stop_request
+    if asked is None or state.verdict is not None or state.finished:
+        return state, ()
+    return stop_asked(replace(state, stop_request=None), StopAsked(now, asked.why, asked.until - now))
 
 
 def save(state: State, observation: SaveAsked) -> Decision:
@@ -186,10 +196,7 @@ def when(state: State, step: int | None = None) -> str:
 def how(end: Exit) -> str:
     """Returns for a message how a process ended."""
     if end.signal is not None:
-        try:
-            return f"was killed by {signals.Signals(end.signal).name}"
-        except ValueError:
-            return f"was killed by signal {end.signal}"
+        return f"was killed by {signal_name(end.signal)}"
     if end.code is None:
         return "vanished"
     return f"exited with code {end.code}"

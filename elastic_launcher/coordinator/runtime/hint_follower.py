@@ -125,10 +125,10 @@ class HintFollower:
             known = True
             kind, message = self._judge(found)
             unread = kind in ("rejected", "missing") and self._policy.document is None
-            if unread and kind == "missing" and not self._config.require_hints:
-                self._set(self._config.min_nodes, "start", None)
-                return
             if unread and self._held is None:
+                if kind == "missing" and not self._config.require_hints:
+                    self._set(self._config.min_nodes, "start", None)
+                    return
                 raise HintError(message if kind == "rejected" else f"{message}; --require-hints asks for them")
             if unread and self._held_nodes():
                 self._set(self._held_nodes(), "start", None)
@@ -196,21 +196,21 @@ class HintFollower:
     def _judge(self, found: HintRead) -> tuple[str, str]:
         self._policy, outcome = self._policy.read(found, self._clocks.wall())
         if outcome.kind in ("rejected", "older"):
-            self._emit("hint_rejected", message=outcome.message + self._what_is_held(outcome.kind))
+            self._emit("hint_rejected", message=outcome.message + self._what_is_held())
         elif outcome.kind == "missing":
-            follows = self._what_is_held(outcome.kind) or self._what_follows()
+            follows = self._what_is_held() or self._what_follows()
             self._emit("hint_missing", message=outcome.message + follows)
         elif outcome.kind == "applied" and outcome.message:
             self._emit("warning", message=outcome.message)
         return outcome.kind, outcome.message
 
-    def _what_is_held(self, kind: str) -> str:
+    def _what_is_held(self) -> str:
         """Returns the consequence of unusable hints for a job that had begun before this launch."""
         if self._policy.document is not None:
             return ""
         if self._runs:
             return f"; the running job keeps its size, {plural(self._current, 'node')}, until they can be used"
-        if self._held is None or (kind == "missing" and not self._config.require_hints):
+        if self._held is None:
             return ""
         nodes = self._held_nodes()
         if not nodes:

@@ -247,6 +247,7 @@ def test_wrong_documents_are_refused_with_their_place(wrong: str | bytes, path: 
         ({"job.a": "9" * 5000}, "job.a", '"job.a" is "999'),
         ({"default": "1", "team.a": "2"}, "team.a", '"team.a" is no key of the flat form; it must be default, '),
         ({"job.": "1"}, "job.", '"job." is no key of the flat form'),
+        ({"job.\x1b[31m\n": "x"}, r"job.\u001b[31m\n", r'"job.\u001b[31m\n" is "x"; it must be a text of GPUs'),
     ],
 )
 def test_wrong_flat_documents_are_refused_with_their_key(wrong: dict[str, Any], path: str, said: str) -> None:

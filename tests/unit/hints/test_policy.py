@@ -147,6 +147,14 @@ def test_a_document_from_the_future_is_taken_as_observed_now() -> None:
     assert (job.policy.document.observed_at, job.message) == (OBSERVED, "")
 
 
+def test_a_document_from_the_future_that_is_laid_out_in_another_way_is_the_same() -> None:
+    job = Played()
+    document = good(1, 5, observedAt=OBSERVED_AT, ttlSeconds=100)
+    assert job.read(document, now=OBSERVED - 100.0) == "applied"
+    assert job.read(document + "\n", now=OBSERVED - 90.0) == "same"
+    assert job.policy.document is not None and job.policy.document.observed_at == OBSERVED - 100.0
+
+
 def test_the_age_in_messages_is_since_the_read_where_the_document_does_not_say() -> None:
     job = Played()
     job.read(good(1), now=OBSERVED)

@@ -30,6 +30,7 @@ from elastic_launcher.coordinator.rules.ending import (
     kept,
     stop,
     stop_asked,
+    take_stop_request,
     then,
     when,
 )
@@ -76,7 +77,7 @@ def _for_own_saves(action: Action, saved: str) -> Action:
 
 
 def _settle(state: State, now: float) -> Decision:
-    decision = judge(state, now)
+    decision = then(take_stop_request(state, now), judge, now)
     for rule in _STEPS:
         state = decision[0]
         if state.finished or state.verdict is not None or state.target is None:
@@ -256,7 +257,9 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
 
 
 def _switch(state: State, observation: observations.MemberJoined) -> Decision:
-    """Restarts a script that turns out to use our library, with in-process reports."""
+    """Restarts a script that turns out to use our library, with in-process reports; ends a job that is to stop."""
+    if state.stopping is not None:
+        return finish_stopped(state, state.stopping)
     return replace(state, rules=replace(state.rules, own_saves=False), finished=True), (RestartAll(),)
 
 

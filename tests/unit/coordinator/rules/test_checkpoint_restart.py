@@ -13,7 +13,7 @@ from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.actions import Action, RestartAll, StartNode
-from elastic_launcher.coordinator.model.observations import GroupHangs, Observation
+from elastic_launcher.coordinator.model.observations import GroupHangs, Observation, StopAsked
 from elastic_launcher.coordinator.model.restart_budget import MOST_RESTARTS, RestartBudget
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
@@ -78,6 +78,18 @@ def test_where_nobody_holds_the_state_the_job_restarts_with_new_numbers_and_tell
     formed = job.events("generation_formed")[0]
     assert (formed["cause"], formed["pause_seconds"], formed["formation"]) == ("failure", 6.0, formations + 1)
     assert job.state.restart is None
+
+
+def test_who_stops_a_job_before_it_restarts_need_not_ask_again() -> None:
+    job = trains(3)
+    job.report(1, Saved(7, "/c", 10, 0.1, 0.2))
+    job.rank_ended(2, signal=signal.SIGKILL)
+    job.report(1, Failed("RuntimeError: Connection closed by peer", "", 10))
+    job.feed(StopAsked(job.now, "stopped by `elastic-launcher stop`"))
+    job.tick(PEER_SECONDS)
+    assert not job.restarts and job.finish is not None and job.finish.exit_code == ExitCode.STOPPED
+    assert job.finish.message.startswith("stopped by `elastic-launcher stop` after step 10: member 1 ")
+    assert job.finish.message.endswith("step 7 is saved in /c, the same command resumes from there")
 
 
 def test_where_nothing_was_saved_it_says_that_it_begins_at_the_beginning() -> None:

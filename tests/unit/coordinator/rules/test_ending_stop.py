@@ -10,7 +10,7 @@ import pytest
 from elastic_launcher.control.messages import Done, Fail, Failed, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
-from tests.support.played_job import Job, training
+from tests.support.played_job import Job, growing, training
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
@@ -118,6 +118,20 @@ def test_a_job_that_fails_anyway_is_not_stopped() -> None:
     job.feed(StopAsked(job.now, "its time is over"))
     job.tick(2.0)
     assert job.finish is not None and job.finish.exit_code == 1
+
+
+@pytest.mark.parametrize(("grace", "saves"), [(math.inf, 60.0), (30.0, 20.0)])
+def test_a_job_that_is_stopped_while_it_seems_lost_stops_where_a_joiner_holds_the_state(
+    grace: float, saves: float
+) -> None:
+    job = growing()
+    job.rank_ended(1, signal=signal.SIGKILL)
+    asked_at = job.now
+    job.feed(StopAsked(asked_at, "its time is over", grace))
+    assert job.state.verdict is not None and job.state.stopping is None
+    job.break_step((2,), job.state.formations, 10)
+    assert job.finish is None and job.state.stopping is not None
+    assert job.state.stopping.until == asked_at + saves and job.told(Save) == []
 
 
 def test_a_second_signal_waits_for_no_checkpoint() -> None:

@@ -550,19 +550,21 @@ def test_a_job_that_had_begun_goes_on_by_the_last_hint_while_none_can_be_used(la
     assert said["message"].endswith(f"with {nodes} nodes, until they can be used")
 
 
-def test_required_hints_that_are_not_there_end_no_job_that_had_begun() -> None:
+@pytest.mark.parametrize("required", [True, False])
+def test_hints_that_are_not_there_change_nothing_for_a_job_that_had_begun(required: bool) -> None:
     async def story(played: Played) -> None:
         played.source.write(None)
         await played.expect(3)
 
-    (said,) = play(story, held=LastHint(3, 3), require_hints=True).of("hint_missing")
+    (said,) = play(story, held=LastHint(3, 3), require_hints=required).of("hint_missing")
     assert "goes on by the last hint that it followed, with 3 nodes" in said["message"]
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.2])
-def test_a_job_that_had_begun_and_may_not_go_on_by_the_last_hint_waits_or_ends(wait: float) -> None:
+@pytest.mark.parametrize("text", ["{", None])
+def test_a_job_that_had_begun_and_may_not_go_on_by_the_last_hint_waits_or_ends(text: str | None, wait: float) -> None:
     async def story(played: Played) -> None:
-        played.source.write("{")
+        played.source.write(text)
         await played.expect(0)
 
     message = play(story, held=LastHint(0, 0), wait_for_quota=wait).told[-1][1]

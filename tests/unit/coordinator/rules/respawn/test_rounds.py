@@ -25,6 +25,7 @@ from elastic_launcher.coordinator.model.observations import (
     NodeWaits,
     RankEnded,
     RankStarted,
+    StopAsked,
     TargetChanged,
     Tick,
 )
@@ -33,6 +34,7 @@ from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import Rules, State, Target
 from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
+from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS
 from elastic_launcher.coordinator.rules.respawn.ends import MOST_SHORT_ROUNDS, STOP_SECONDS
 from elastic_launcher.coordinator.rules.respawn.round_state import GATHER_SECONDS
 from elastic_launcher.coordinator.rules.respawn.rounds import OWN_SAVES, decide_rounds
@@ -224,6 +226,24 @@ def test_a_stop_ends_the_workers_first(number: int, code: int) -> None:
     assert job.of(CloseRound) and not job.of(Finish)
     job.back(1, 2)
     assert job.finish().exit_code == code and job.finish().message.endswith(OWN_SAVES)
+
+
+def test_a_stop_is_not_forgotten_where_a_failure_costs_only_its_node() -> None:
+    job = running(2, max_failures=1)
+    job.end(1, code=3)
+    job.feed(StopAsked, "its time is over")
+    job.tick(COLLECT_SECONDS)
+    job.tick()
+    job.feed(NodeExited, 1, 1)
+    job.back(2)
+    assert job.finish().exit_code == 75 and job.finish().message.startswith("its time is over")
+
+
+def test_a_job_that_is_to_stop_is_not_restarted_for_a_script_of_our_library() -> None:
+    job = running(1)
+    job.feed(StopAsked, "its time is over")
+    job.feed(MemberJoined, 1, 1001)
+    assert not job.of(RestartAll) and job.finish().exit_code == 75
 
 
 def test_a_script_of_our_library_is_restarted() -> None:
