@@ -115,10 +115,12 @@ class Event(Mapping[str, Any]):
                     f"events of version {version}, and this elastic-launcher reads {VERSION}: use a newer one"
                 )
             head = sys.intern(str(found.pop("kind"))), float(found.pop("time")), int(found.pop("generation"))
+            if not math.isfinite(head[1]):
+                raise ValueError("no time")
             return Event(*head, {sys.intern(name): value for name, value in found.items()})  # long files, few names
         except EventError:
             raise
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, AttributeError, TypeError) as error:
             raise EventError(f"no event: {line[:80]!r}") from error
 
 

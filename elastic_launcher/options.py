@@ -234,7 +234,7 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
     if option.kind == "words":
         return {option.key: _read_words(option, given)}
     if option.kind == "pairs" and isinstance(given, Mapping):
-        return {option.key: _words_of(option, given)}
+        return {option.key: _pairs_of(option, given)}
     if option.kind == "pairs":
         return {option.key: read_pairs([given] if isinstance(given, str) else list(given))}
     text = str(given).strip()
@@ -307,6 +307,15 @@ def _words_of(option: Option, given: Mapping[Any, object]) -> dict[str, str]:
         return {word(key): word(value) for key, value in given.items()}
     except ValueError as error:
         raise ConfigError(f"{option.flag}: {error}") from error
+
+
+def _pairs_of(option: Option, given: Mapping[Any, object]) -> dict[str, str]:
+    """Returns pairs as they are read again from the words of a command line."""
+    words = _words_of(option, given)
+    for key, value in words.items():
+        if read_pairs([f"{key}={value}"]).keys() != {key.strip()}:
+            raise ConfigError(f"{option.flag}: {key} is {value!r}: a value can't have a comma before another KEY=")
+    return read_pairs(f"{key}={value}" for key, value in words.items())
 
 
 def read_pairs(texts: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
 from elastic_launcher.kfp_steps.own_pod import is_step, own_pod, run_of
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist, items_of
+from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
 from elastic_launcher.pipeline_step import StepFailed, say
@@ -95,7 +95,7 @@ async def _delete(api: Api, jobs: str, job: Mapping[str, Any]) -> int:
     try:
         await insist(lambda: api.request("DELETE", f"{jobs}/{metadata['name']}", options))
     except ApiError as error:
-        if error.status != NOT_FOUND:
+        if error.status not in (NOT_FOUND, CONFLICT):
             raise
         return 0
     return 1

@@ -58,7 +58,8 @@ def nodes_template(task: TaskConfig, pod_template: str, run: str = "") -> Docume
     if not pod_template:
         return of_task
     template = load_template(pod_template, "pod_template")
-    template["spec"].setdefault("containers", [{"name": of_task["spec"]["containers"][0]["name"]}])
+    if not template["spec"].get("containers"):
+        template["spec"]["containers"] = [{"name": of_task["spec"]["containers"][0]["name"]}]
     container = template["spec"]["containers"][node_container(template)]
     theirs = of_task["spec"].pop("containers")[0]
     _add(template["metadata"], of_task["metadata"])

@@ -41,7 +41,7 @@ class Generation:
     Attributes:
         number: From 1.
         at: When its first step was completed.
-        until: When the next one was there, or the job's end.
+        until: When the next one was there, or the end of its run: of one that was killed, the last event.
         world_size: Its ranks.
         nodes: Their nodes, in rank order.
         members: In rank order.
@@ -227,12 +227,13 @@ def _generations(
 def _ends(timed: Sequence[tuple[float, Event]], seconds: float) -> list[float]:
     """Returns until when each generation trained: another one followed, or there were no ranks any more."""
     ends: list[float] = []
-    trains = False
+    trains, before = False, 0.0
     for at, event in timed:
-        if event.kind in ("generation_formed", "quota_wait", "nodes_wait", "job_started"):
+        if event.kind in ("generation_formed", "quota_wait", "nodes_wait", "job_started", "job_finished"):
             if trains:
-                ends.append(at)
+                ends.append(before if event.kind == "job_started" else at)  # a launcher that was killed says no end
             trains = event.kind == "generation_formed"
+        before = at
     return [*ends, seconds] if trains else ends
 
 
@@ -280,14 +281,18 @@ _ENDS = {"node_left": "left", "node_failed": "failed", "node_lost": "lost"}
 
 def _nodes(timed: Iterable[tuple[float, Event]]) -> tuple[NodeLife, ...]:
     lives: dict[int, NodeLife] = {}
+    before = 0.0
     for at, event in timed:
+        last, before = before, at
         if event.kind == "generation_formed":
             for number in {member["node"] for member in event.get("members") or ()}:
                 life = lives.get(number, NodeLife(number, at))
                 lives[number] = life if life.admitted is not None else replace(life, admitted=at)
         if event.kind == "job_started":  # another run: the nodes of the one before are gone, however that one ended
-            gone = {number: replace(life, ended=at, end="left") for number, life in lives.items() if life.ended is None}
-            lives.update(gone)
+            left = {
+                number: replace(life, ended=last, end="left") for number, life in lives.items() if life.ended is None
+            }
+            lives.update(left)
         number = event.get("node")
         if number is None:
             continue

@@ -420,3 +420,10 @@ def test_any_rank_may_be_silent_for_a_minute_or_six_heartbeat_timeouts(
 ) -> None:
     config = JobConfig(script="train.py", heartbeat_timeout=heartbeat, silence_timeout=given)
     assert config.silence_seconds == seconds
+
+
+def test_pairs_that_a_command_line_would_read_otherwise_are_refused_where_they_are_given() -> None:
+    for value in ("train, lr=0.1", "train,job=other", ""):
+        with pytest.raises(ConfigError, match="--match"):
+            JobConfig.from_texts({"match": {"pipeline": value}}, ["train.py"])
+    assert JobConfig.from_texts({"match": {"pipeline": " a, b "}}, ["train.py"]).match["pipeline"] == "a, b"

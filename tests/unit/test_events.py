@@ -104,6 +104,12 @@ def test_finite_takes_numbers_only(value: object, number: float | None) -> None:
     assert finite(value) == number
 
 
+@pytest.mark.parametrize(("time", "generation"), [("NaN", "1"), ("1e999", "1"), ("5.0", "1e999")])
+def test_a_head_that_is_not_finite_is_no_event(time: str, generation: str) -> None:
+    with pytest.raises(EventError, match="no event"):
+        Event.from_line(f'{{"v":1,"time":{time},"kind":"warning","generation":{generation}}}')
+
+
 def test_no_field_takes_the_place_of_the_head() -> None:
     event = Event("warning", 5.0, 2, {"time": 1.0, "v": 99, "kind": "x", "message": "m"})
     assert Event.from_line(event.to_line()) == Event("warning", 5.0, 2, {"message": "m"})

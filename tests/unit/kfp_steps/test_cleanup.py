@@ -143,9 +143,18 @@ def test_a_coordinator_that_ends_is_waited_for(cluster: Cluster, monkeypatch: py
 
 
 def test_a_refusal_is_red_with_its_reason(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.status = 409
+    cluster.status = 400
     with pytest.raises(StepFailed, match="elastic_cleanup: you may not"):
         clean(cluster, monkeypatch)
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_job_that_is_gone_or_another_by_now_is_no_failure(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    cluster.status = status
+    assert clean(cluster, monkeypatch) == 0
+    assert all(options["preconditions"] == {"uid": f"uid-{name}"} for name, options in cluster.deleted)
 
 
 @pytest.mark.parametrize("kubeconfig", ["", "apiVersion: v1"])

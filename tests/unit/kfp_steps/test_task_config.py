@@ -79,6 +79,12 @@ def test_the_template_holds_where_both_say_the_same(as_file: bool, tmp_path: Pat
     assert spec["priorityClassName"] == "low"
 
 
+@pytest.mark.parametrize("containers", ["", "containers:", "containers: []"])
+def test_a_template_without_containers_has_what_the_task_says(containers: str) -> None:
+    spec = nodes_template(task(**SEEN), f"spec:\n  priorityClassName: low\n  {containers}\n")["spec"]
+    assert [one["resources"] for one in spec["containers"]] == [SEEN["resources"]]
+
+
 def test_tolerations_of_both_are_kept() -> None:
     template = json.dumps({"spec": {"tolerations": [{"key": "spot", "operator": "Exists"}]}})
     assert [one["key"] for one in nodes_template(task(**SEEN), template)["spec"]["tolerations"]] == ["spot", "gpu"]

@@ -90,10 +90,26 @@ def test_no_generation_trains_while_the_job_waits_for_quota_or_its_launcher_is_a
     gaps = [
         round(after.at - before.until, 1) for before, after in pairwise(history.generations) if after.at > before.until
     ]
-    assert gaps == [17.1, 3.1]  # the wait and the start after it; the start of another run
+    assert gaps == [17.1, 11.1]  # the wait and the start after it; the launcher away, and the start of another run
 
 
 def test_a_job_that_waits_for_quota_has_no_generation_now() -> None:
     story = histories.Story().form(1, cause="start").train(5).add("quota_wait", message="waits").later(20)
     history = relate(story.add("warning", message="still").events)
     assert history.seconds - history.generations[-1].until == pytest.approx(20)
+
+
+def test_nothing_trains_between_two_runs_also_where_the_first_was_killed() -> None:
+    killed = histories.Story().start_nodes(1).form(1, cause="start").train(10)
+    end = killed.now - histories.START
+    again = killed.later(3600.0).add("job_started", name="bert").start_nodes(2).form(2, cause="start").train(10)
+    history = relate(again.events)
+    assert history.generations[0].until == pytest.approx(end, abs=1.0)
+    assert history.nodes[0].ended == history.generations[0].until
+
+
+def test_a_generation_ends_with_its_run() -> None:
+    stopped = histories.Story().start_nodes(1).form(1, cause="start").train(10).finish(75)
+    end = stopped.now - histories.START
+    again = stopped.later(3600.0).add("job_started", name="bert").start_nodes(2).form(2, cause="start").train(10)
+    assert relate(again.events).generations[0].until == pytest.approx(end, abs=1e-3)

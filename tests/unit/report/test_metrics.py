@@ -36,6 +36,15 @@ def test_gpus_are_counted_for_as_long_as_their_nodes_are_there() -> None:
     assert metrics.pause_seconds == pytest.approx(sum(metrics.pauses_seconds))
 
 
+def test_nodes_of_a_launcher_that_was_killed_count_up_to_its_last_event() -> None:
+    story = histories.Story().start_nodes(1).form(1, cause="start").train(10)
+    first = measure(story.events).gpu_seconds
+    story.later(3600.0).add("job_started", name="bert").start_nodes(2)
+    began = story.now
+    story.later(10).finish()
+    assert measure(story.events).gpu_seconds == pytest.approx(first + story.now - began, abs=0.1)
+
+
 def test_nodes_that_only_bring_a_job_to_its_size_are_no_resize() -> None:
     story = histories.Story().start_nodes(1, 2).form(1, cause="start").train(3).form(1, 2, cause="start").train(3)
     metrics = measure(story.form(1, cause="hint").events)

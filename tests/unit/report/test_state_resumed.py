@@ -31,7 +31,7 @@ def test_it_runs_again_from_the_checkpoint() -> None:
 def test_its_past_is_told_from_its_first_start() -> None:
     history = relate(RUNS)
     assert (history.started_at, history.outcome, history.seconds) == (100.0, "running", 101.0)
-    assert [(life.node, life.ended, life.end) for life in history.nodes] == [(1, 100.0, "left"), (2, None, "")]
+    assert [(life.node, life.ended, life.end) for life in history.nodes] == [(1, 30.0, "left"), (2, None, "")]
     assert relate(RUNS[:6]).outcome == "stopped"
 
 

@@ -92,14 +92,14 @@ def node_pod(
         metadata[key].setdefault(_NO_SIDECAR, "false")  # a mesh's proxy outlives the node, and rewrites its connections
     metadata["labels"] |= labels
     spec["restartPolicy"] = "Never"
-    spec.setdefault("terminationGracePeriodSeconds", shape.grace_seconds)
+    _fill(spec, "terminationGracePeriodSeconds", shape.grace_seconds)
     if shape.pull_secrets and not spec.get("imagePullSecrets"):
         spec["imagePullSecrets"] = [dict(one) for one in shape.pull_secrets]
     if shape.fs_group is not None:
-        spec["securityContext"] = {"fsGroup": shape.fs_group} | (spec.get("securityContext") or {})
-    spec.setdefault("enableServiceLinks", False)  # seven variables for each Service of the namespace
+        spec["securityContext"] = {"fsGroup": shape.fs_group} | _without_nulls(spec.get("securityContext") or {})
+    _fill(spec, "enableServiceLinks", False)  # seven variables for each Service of the namespace
     if not spec.get("serviceAccountName") and not spec.get("serviceAccount"):
-        spec.setdefault("automountServiceAccountToken", False)
+        _fill(spec, "automountServiceAccountToken", False)
     spec["containers"] = spec.get("containers") or [{"name": NODE_CONTAINER}]
     container = spec["containers"][node_container(pod)]
     # webhooks may put a container of theirs first
@@ -126,6 +126,16 @@ def user_of(pod: Mapping[str, Any]) -> int | None:
     return user
 
 
+def _fill(part: Document, key: str, value: object) -> None:
+    """Sets what the user says nothing of: null, as an empty line of YAML is, says nothing to the API either."""
+    if part.get(key) is None:
+        part[key] = value
+
+
+def _without_nulls(part: Document) -> Document:
+    return {key: value for key, value in part.items() if value is not None}
+
+
 def _complete(container: Document, shape: Shape, environment: Mapping[str, str]) -> None:
     """Adds the command, the environment and the configuration to the node's container."""
     if not container.get("image"):
@@ -142,7 +152,7 @@ def _complete(container: Document, shape: Shape, environment: Mapping[str, str])
     else:
         container["command"] = list(shape.command)
     container["env"] = _variables(container.get("env") or [], shape, environment)
-    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    _fill(container, "terminationMessagePolicy", "FallbackToLogsOnError")
     if shape.gpus:
         container["resources"] = _with_gpus(container.get("resources") or {}, shape.resource, shape.gpus)
 
@@ -208,8 +218,9 @@ def _add_volumes(spec: Document, container: Document, shape: Shape) -> None:
 
 def _secured(given: Document, of_pod: Document, run_as_user: int | None) -> Document:
     """Returns the container's security context, restricted in all that the user says nothing of."""
+    given = _without_nulls(given)
     context = copy.deepcopy(given)
-    said = of_pod | given
+    said = _without_nulls(of_pod) | given
     if run_as_user is not None and "runAsUser" not in said and said.get("runAsNonRoot", True):
         context["runAsUser"] = run_as_user
     if "runAsNonRoot" not in said and said.get("runAsUser") != 0:
@@ -219,7 +230,7 @@ def _secured(given: Document, of_pod: Document, run_as_user: int | None) -> Docu
     context.setdefault("readOnlyRootFilesystem", True)
     if given.get("privileged"):
         return context  # the API refuses it together with what follows
-    capabilities = given.get("capabilities") or {}
+    capabilities = _without_nulls(given.get("capabilities") or {})
     context["capabilities"] = {"drop": ["ALL"]} | capabilities
     if not {"SYS_ADMIN", "CAP_SYS_ADMIN"} & {*(capabilities.get("add") or ())}:
         context.setdefault("allowPrivilegeEscalation", False)

@@ -182,6 +182,18 @@ def test_a_plain_node_is_restricted() -> None:
     assert found["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
+def test_what_is_null_in_a_template_is_as_if_it_were_left_out() -> None:
+    shape = replace(SHAPE, run_as_user=65532, fs_group=65532)
+    nothing = dict.fromkeys(("runAsUser", "runAsNonRoot", "seccompProfile"))
+    security = nothing | dict.fromkeys(("readOnlyRootFilesystem", "allowPrivilegeEscalation"))
+    empty = template(
+        {"terminationMessagePolicy": None, "securityContext": {**security, "capabilities": {"drop": None}}},
+        securityContext=nothing | {"fsGroup": None},
+        **dict.fromkeys(("terminationGracePeriodSeconds", "enableServiceLinks", "automountServiceAccountToken")),
+    )
+    assert pod(empty, shape) == pod(template(), shape)
+
+
 def test_capabilities_that_the_user_keeps_are_kept() -> None:
     for wanted in ({"drop": []}, {"drop": ["NET_RAW"]}, {"add": ["CHOWN"], "drop": []}):
         found = container(template({"securityContext": {"capabilities": wanted}}))
