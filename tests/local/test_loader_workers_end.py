@@ -68,13 +68,14 @@ def test_a_worker_lives_on_after_an_exception() -> None:
         assert loaded(pool, 2) == [0.5]
 
 
-def test_a_killed_worker_is_named() -> None:
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (37, "signal 37")])
+def test_a_killed_worker_is_named(number: int, name: str) -> None:
     gate = Gate()
     with pool_of(lambda index: gate.wait(), 2) as pool:
         pool.request(0, 0, [0])
         assert gate.reached()
-        os.kill(pool.pids[1], signal.SIGKILL)
-        with pytest.raises(WorkerKilled, match=rf"loader worker 1 \(pid {pool.pids[1]}\) was killed by SIGKILL"):
+        os.kill(pool.pids[1], number)
+        with pytest.raises(WorkerKilled, match=rf"loader worker 1 \(pid {pool.pids[1]}\) was killed by {name}"):
             pool.take(0, timeout=PATIENCE)
         pool.request(1, 0, [1])
         with pytest.raises(RuntimeError, match="worker 1"):

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.multiprocessing
 
+from elastic_launcher.host.processes import signal_name
 from elastic_launcher.torch.data import shm_message
 from elastic_launcher.torch.data.worker import CLOSING, SLOTS, Loader, WorkerFailure, WorkerPost, serve
 
@@ -257,7 +258,7 @@ class WorkerPool:
         code = worker.exitcode
         how = "ended"
         if code is not None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         advice = "; out of memory? fewer num_workers need less" if code == -signal.SIGKILL else ""
         kind = WorkerKilled if code is not None and code < 0 else RuntimeError
         return kind(f"loader worker {number} (pid {worker.pid}) {how}{advice}")
