@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from elastic_launcher.integrations.streams.shards import check_files, lanes_of_files, open_file
+from elastic_launcher.integrations.streams.shards import File, check_files, lanes_of_files, open_file
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 ROWS = 1024  # that are decoded at once
 
 
 def lanes(
-    files: Sequence[str],
+    files: Sequence[File],
     *,
     lanes: int,
     columns: Sequence[str] | None = None,
@@ -33,12 +33,15 @@ def lanes(
 
     Raises:
         ImportError: If pyarrow is missing.
-        TypeError: If files are one string.
-        ValueError: If there are fewer files than lanes.
+        TypeError: If files are one path, or columns one string.
+        ValueError: If there are fewer files than lanes, or a file does not have one of the columns.
     """
     check_files(files)
-    counts = list(map(_count, files))
-    read = partial(_read, columns=None if columns is None else list(columns))
+    if isinstance(columns, str):
+        raise TypeError(f"columns is {columns!r}; give a list of columns")
+    wanted = None if columns is None else list(columns)
+    counts = [_count(file, wanted or []) for file in files]
+    read = partial(_read, columns=wanted)
     return lanes_of_files(read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)
 
 
@@ -50,13 +53,19 @@ def _parquet() -> Any:
     return pyarrow.parquet
 
 
-def _count(file: str) -> int:
+def _count(file: File, columns: Sequence[str]) -> int:
+    """Returns the number of rows of a file, which must have these columns: pyarrow leaves out what is not there."""
     parquet = _parquet()
     with open_file(file) as content:
-        return int(parquet.read_metadata(content).num_rows)
+        footer = parquet.read_metadata(content)
+    paths = [footer.schema.column(number).path + "." for number in range(footer.num_columns)]
+    for column in columns:
+        if not any(path.startswith(column + ".") for path in paths):
+            raise ValueError(f"{file} has no column {column!r}; it has {footer.schema.to_arrow_schema().names}")
+    return int(footer.num_rows)
 
 
-def _read(file: str, start: int, columns: list[str] | None) -> Iterator[dict[str, Any]]:
+def _read(file: File, start: int, columns: list[str] | None) -> Iterator[dict[str, Any]]:
     """Reads rows; row groups before the first one that is wanted are skipped."""
     with open_file(file) as content:
         table = _parquet().ParquetFile(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 from elastic_launcher.torch.data.lanes import lanes as make_lanes
 
-Read = Callable[[str, int], Iterable[Any]]
+File = str | os.PathLike[str]
+Read = Callable[[Any, int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class _Shards:
     """
 
     read: Read
-    files: Sequence[str]
+    files: Sequence[File]
     counts: Sequence[int]
     seed: int | None
     of_lanes: Sequence[Sequence[int]]
@@ -50,13 +52,14 @@ class _Shards:
                 break
             yield sample
         if at != count:
-            found = f"{at}" if at < count else f"more than {count}"
+            few = f"at most {at}" if 0 < at == start else f"{at}"  # where none is left, there may be fewer yet
+            found = few if at < count else f"more than {count}"
             raise ValueError(f"{file} holds {found} samples, and its count is {count}: count it again")
 
 
 def lanes_of_files(
     read: Read,
-    files: Sequence[str],
+    files: Sequence[File],
     counts: Sequence[int],
     *,
     lanes: int,
@@ -76,7 +79,7 @@ def lanes_of_files(
         shuffle_block: As of `elastic_launcher.torch.lanes`.
 
     Raises:
-        TypeError: If files are one string.
+        TypeError: If files are one path.
         ValueError: If there is not a count for each file, or there are fewer files than lanes.
     """
     count = whole_number("lanes", lanes)
@@ -93,14 +96,14 @@ def lanes_of_files(
     return make_lanes(shards.open, lanes=count, lengths=lengths, decode=decode, shuffle_block=shuffle_block)
 
 
-def check_files(files: Sequence[str]) -> None:
-    """Refuses one string.
+def check_files(files: Sequence[File]) -> None:
+    """Refuses one path.
 
     Raises:
         TypeError: If it is one.
     """
-    if isinstance(files, str):
-        raise TypeError(f"files is {files!r}; give a list of files")
+    if isinstance(files, str | os.PathLike):
+        raise TypeError(f"files is {os.fspath(files)!r}; give a list of files")
 
 
 def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
@@ -114,17 +117,18 @@ def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
     return [sorted(own) for own in dealt]
 
 
-def open_file(file: str) -> AbstractContextManager[BinaryIO]:
+def open_file(file: File) -> AbstractContextManager[BinaryIO]:
     """Opens a path, or a URL through fsspec.
 
     Raises:
         ImportError: If fsspec, or the package that it needs for such a URL, is missing.
     """
-    if not is_url(file):
-        return open(file, "rb")
+    place = os.fspath(file)
+    if not is_url(place):
+        return open(place, "rb")
     try:
         import fsspec
     except ImportError as error:
-        raise ImportError(f"{file} needs fsspec: pip install 'elastic-launcher[streams]'") from error
-    opened: AbstractContextManager[BinaryIO] = fsspec.open(file, "rb")
+        raise ImportError(f"{place} needs fsspec: pip install 'elastic-launcher[streams]'") from error
+    opened: AbstractContextManager[BinaryIO] = fsspec.open(place, "rb")
     return opened

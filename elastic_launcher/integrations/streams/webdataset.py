@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from elastic_launcher.integrations.streams.shards import lanes_of_files, open_file
+from elastic_launcher.integrations.streams.shards import File, lanes_of_files, open_file
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 
 def lanes(
-    files: Sequence[str],
+    files: Sequence[File],
     *,
     lanes: int,
     counts: Sequence[int] | None = None,
@@ -44,16 +44,19 @@ def lanes(
     return lanes_of_files(_read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)
 
 
-def count(file: str) -> int:
+def count(file: File) -> int:
     """Returns the number of samples of a tar file; reads its headers."""
     with open_file(file) as content, tarfile.open(fileobj=content) as tar:
         return sum(1 for _ in _samples(tar))
 
 
-def _read(file: str, start: int) -> Iterator[dict[str, Any]]:
+def _read(file: File, start: int) -> Iterator[dict[str, Any]]:
     with open_file(file) as content, tarfile.open(fileobj=content) as tar:
         for number, (key, members) in enumerate(_samples(tar)):
             if number >= start:
+                names = [name for name, _ in members]
+                if twice := {name for name in names if names.count(name) > 1}:
+                    raise ValueError(f"{file} holds sample {key!r} with {min(twice)!r} twice; give each its own key")
                 yield {"__key__": key, **{name: _content(tar, member) for name, member in members}}
 
 

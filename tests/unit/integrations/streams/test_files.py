@@ -142,3 +142,26 @@ def test_files_that_are_one_string_are_refused() -> None:
 def test_tar_files_without_counts_are_refused() -> None:
     with pytest.raises(ValueError, match=r"needs counts=\[\.\.\.\].*webdataset.count\(file\) counts those of one"):
         webdataset.lanes(["a.tar"], lanes=1)
+
+
+def test_a_file_that_has_become_too_short_to_be_opened_in_the_middle_is_named() -> None:
+    found = lanes_of_files(lambda *_: (), FILES[:1], [20], lanes=1, decode=None, seed=None, shuffle_block=8)
+    with pytest.raises(ValueError, match="file-0 holds at most 12 samples, and its count is 20"):
+        list(found.open(0, 0, 12))
+
+
+def test_files_may_be_paths(tmp_path: Path) -> None:
+    file = Path(write_tar(tmp_path / "a.tar", range(3)))
+    assert webdataset.count(file) == 3
+    assert list(webdataset.lanes([file], lanes=1, counts=[3]).open(0, 0, 2)) == [expected(2)]
+    with pytest.raises(TypeError, match=r"files is '.*a.tar'; give a list of files"):
+        webdataset.lanes(file, lanes=1, counts=[3])  # type: ignore[arg-type]
+
+
+def test_a_sample_with_an_extension_twice_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("a.txt", "b.txt", "b.TXT"):
+            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    found = webdataset.lanes([str(tmp_path / "a.tar")], lanes=1, counts=[2])
+    with pytest.raises(ValueError, match=r"a.tar holds sample 'b' with 'txt' twice"):
+        list(found.open(0, 0, 0))

@@ -34,3 +34,22 @@ def test_rows_are_read_from_any_one_on(tmp_path: Path, rows_of_a_group: int) -> 
 def test_files_that_are_one_string_are_refused() -> None:
     with pytest.raises(TypeError, match=r"files is 'a.parquet'; give a list of files"):
         parquet.lanes("a.parquet", lanes=1)
+
+
+def test_columns_are_those_of_the_files(tmp_path: Path) -> None:
+    table = pyarrow.table({"list": [[1, 2], None], "inner.dot": [{"x": 1, "y": 2}] * 2})
+    written.write_table(table, tmp_path / "a.parquet")
+    found = parquet.lanes([tmp_path / "a.parquet"], lanes=1, columns=["list", "inner.dot.y"])
+    assert list(found.open(0, 0, 0)) == [{"list": [1, 2], "inner.dot": {"y": 2}}, {"list": None, "inner.dot": {"y": 2}}]
+
+
+@pytest.mark.parametrize("column", ["lists", "lis", "list.x"])
+def test_a_column_that_a_file_does_not_have_is_refused(tmp_path: Path, column: str) -> None:
+    written.write_table(pyarrow.table({"list": [[1, 2], None]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=rf"a.parquet has no column '{column}'; it has \['list'\]"):
+        parquet.lanes([str(tmp_path / "a.parquet")], lanes=1, columns=[column])
+
+
+def test_columns_that_are_one_string_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="columns is 'number'; give a list of columns"):
+        parquet.lanes([write(tmp_path / "a.parquet", range(3), 3)], lanes=1, columns="number")
