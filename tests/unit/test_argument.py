@@ -71,7 +71,11 @@ def test_a_value_is_one_word_from_each_front(value: Any, wanted: str) -> None:
     assert sent({"arguments": ["--x", value]})["arguments"] == ["--x", wanted]  # of Kubeflow
     assert read_option(BY_KEY["arguments"], ["--x", value]) == {"arguments": ("--x", wanted)}  # of Hera
     assert sent({"match": {"queue": value}})["match"] == {"queue": wanted}
-    assert read_option(BY_KEY["match"], {"queue": value}) == {"match": {"queue": wanted}}
+    if wanted:
+        assert read_option(BY_KEY["match"], {"queue": value}) == {"match": {"queue": wanted}}
+    else:
+        with pytest.raises(ConfigError, match="must be KEY=VALUE"):  # as the launcher would
+            read_option(BY_KEY["match"], {"queue": value})
     assert command_line({"match": {"queue": value}}) == [f"--match=queue={wanted}"]
     (said,) = command_line({"arguments": [value]})  # of Argo, and of a step's own command
     assert read_option(BY_KEY["arguments"], said.partition("=")[2]) == {"arguments": (wanted,)}
