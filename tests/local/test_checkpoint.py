@@ -106,14 +106,21 @@ def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path
 
 
 def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_again(tmp_path: Path) -> None:
-    """A file stands where the folder of checkpoints should."""
+    """A file comes to stand where the folder of checkpoints should; before the start it is refused."""
     stage = Stage(tmp_path)
+    checkpoints = stage.work_dir / "checkpoints"
     stage.work_dir.mkdir()
-    (stage.work_dir / "checkpoints").touch()
+    checkpoints.touch()
+    with stage.run(2, 5) as job:
+        assert job.wait(LONG) == 2
+    assert f"{checkpoints}'" in job.stderr and "it is no folder" in job.stderr
+    checkpoints.unlink()
     with stage.run(2, 5, "--checkpoint-every", "0.2s") as job:
+        job.events.wait("node_started", timeout=LONG)
+        checkpoints.touch()
         warning = job.events.wait("warning", timeout=LONG)
         assert "could not be saved" in warning["message"] and "File exists" in warning["message"]
-        (stage.work_dir / "checkpoints").unlink()
+        checkpoints.unlink()
         job.events.wait("checkpoint_saved", timeout=LONG)
         stage.finish(job)
     stage.assert_like_plain(job.events.all(), 5)
