@@ -351,6 +351,7 @@ class Reducer:
 
     def _take_late(self, slot: Slot, factor: float) -> None:
         """Takes the gradients that came after their bucket had gone, for `Overlap.add_late`."""
+        self._overlap.late = {}  # a try that broke off may have left some
         for index, parameter in enumerate(slot.layout.parameters):
             grad = parameter.grad
             if grad is not None:

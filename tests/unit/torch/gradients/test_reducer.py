@@ -323,6 +323,36 @@ def test_a_gradient_that_comes_after_its_bucket_has_gone_counts_in_full(
         assert max(distances) < 1e-6
 
 
+def test_a_gradient_that_came_late_in_a_try_that_broke_off_is_not_added_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 2 * 3 * FEATURES * 8)
+    torch.manual_seed(8)
+    model, (x, y) = Turning().double(), data(8)
+    wanted = reference(model, x, y)
+
+    def body(group: ThreadGroup) -> float:
+        mine = copy.deepcopy(model)
+        reducer = make_reducer(mine)
+        for _ in range(2):  # the order is learned
+            reducer.begin_step()
+            one_step(reducer, mine, group, x, y, 4)
+        reducer.begin_step()
+        slot, part = reducer.slot(0, None, -1), slice(4 * group.rank, 4 * group.rank + 4)
+        mine.turned = True
+        loss = loss_of(mine, x[part], y[part])
+        reducer.accumulate(slot, loss, scale=0.5, weight=4.0, logged=loss, samples=4, group=group)
+        assert reducer._overlap.late
+        for work in reducer._overlap.take_works():  # and no reduction, as where a peer is lost
+            work.wait()
+        mine.turned = False
+        reducer.begin_step()
+        one_step(reducer, mine, group, x, y, 4)
+        return distance(mine, wanted)
+
+    assert max(run_ranks(2, body)) < 1e-12
+
+
 def test_a_buffer_of_another_type_keeps_no_gradient_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is reduced in memory of its own, and is known last: buckets of gradients go before it."""
     monkeypatch.setattr("elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 64)
