@@ -190,18 +190,12 @@ class ModelBuffers:
         """Puts the values before the block back after it: what forward passes outside of a step change is not brought
         together, and each rank's are of other samples.
         """
-        slots = self._averaged + self._whole
-        self._resolve(slots)  # what can't be written to one by one
-        before = [(slot, tensor.detach().clone()) for slot in slots if (tensor := slot.owner[slot.key]) is not None]
+        before = Snapshot()
+        before.take(self.all())
         try:
             yield
         finally:
-            for slot, value in before:
-                now = slot.owner[slot.key]
-                if now is None or (now.shape, now.dtype) != (value.shape, value.dtype):
-                    slot.owner[slot.key] = value
-                else:
-                    now.data.copy_(value)
+            self._put_back(before)
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:
