@@ -20,6 +20,7 @@ from elastic_launcher.integrations.accelerate.checks import (
     check_accumulation,
     check_made,
     check_options,
+    refuse_own_scheduler,
     warn_of_unprepared_schedulers,
 )
 from elastic_launcher.integrations.accelerate.loader import PreparedLoader
@@ -39,7 +40,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     Attributes:
         job: The job.
-        evaluations: How many loops over all of a data set run now.
+        evaluations: The loops over all of a data set that have yielded a batch since the last one that trains.
 
     Raises:
         ValueError: For options that an elastic job can't follow; the message names them.
@@ -52,7 +53,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
         check_options(options)
         refuse_deterministic(job, "Accelerate")
         self.job = job
-        self.evaluations = 0
+        self.evaluations: set[object] = set()
         self._trained: list[torch.nn.Module] = []
         self._given: list[Any] = []
         self._saves_alone = False
@@ -80,6 +81,16 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
             self._given.append(thing)
             self.job.prepare(thing)
 
+    def prepare(self, *things: Any, **options: Any) -> Any:
+        """Prepares models, optimizers, schedulers and loaders.
+
+        Raises:
+            TypeError: For a scheduler that is none of torch's.
+        """
+        for thing in things:
+            refuse_own_scheduler(thing)
+        return super().prepare(*things, **options)
+
     def prepare_model(
         self, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> torch.nn.Module:
@@ -97,8 +108,7 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
 
     def prepare_optimizer(self, optimizer: Any, *args: Any, **options: Any) -> Any:
         """Prepares an optimizer: it acts once per global batch."""
-        if not any(optimizer is one for one in self._optimizers):
-            self._give(optimizer)
+        self._give(optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer)
         return super().prepare_optimizer(optimizer, *args, **options)
 
     def prepare_scheduler(self, scheduler: Any) -> Any:
@@ -111,6 +121,14 @@ class ElasticAccelerator(Reports, Accelerator):  # type: ignore[misc] # accelera
     def prepare_data_loader(self, data_loader: Any, *args: Any, **options: Any) -> Any:
         """Prepares a DataLoader: it may train if its batches are the global batch."""
         return PreparedLoader(self, data_loader, super().prepare_data_loader(data_loader, *args, **options))
+
+    def free_memory(self, *objects: Any) -> Any:
+        """Lets another training follow, whose models alone say whether a loop trains.
+
+        The job keeps what it has trained, and the memory of it: processes that join prepare that too.
+        """
+        self._trained.clear()
+        return super().free_memory(*objects)
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Lets objects travel to processes that join, and to checkpoints of the job and of `save_state`.

@@ -6,6 +6,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from elastic_launcher.torch import Job
@@ -87,6 +90,20 @@ def check_made(accelerator: Any, job: Job) -> None:
 def _check_precision(precision: str) -> None:
     if precision not in ("no", "bf16"):
         raise ValueError(f"mixed_precision={precision!r} was not tried with an elastic job: use mixed_precision='bf16'")
+
+
+def refuse_own_scheduler(thing: Any) -> None:
+    """Refuses a scheduler that Accelerate would return as it is: it would act in each micro-batch.
+
+    Raises:
+        TypeError: For what has a `step`, and is neither a model nor an optimizer or a scheduler of torch.
+    """
+    if callable(getattr(thing, "step", None)) and not isinstance(thing, (nn.Module, Optimizer, LRScheduler)):
+        raise TypeError(
+            f"accelerator.prepare got a {type(thing).__name__}, which is no scheduler of torch.optim.lr_scheduler: its "
+            "step() would act in each micro-batch, of which ranks have different numbers. Leave it out here, call "
+            "step() under `if accelerator.sync_gradients:`, and give it to accelerator.register_for_checkpointing"
+        )
 
 
 def refuse_training(loader: DataLoader[Any], batch: int) -> NoReturn:

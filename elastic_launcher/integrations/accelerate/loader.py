@@ -53,6 +53,19 @@ class PreparedLoader:
     def __len__(self) -> int:
         return len(self._placed)
 
+    def __getattr__(self, name: str) -> Any:
+        """Has nothing else of a DataLoader: `accelerate.skip_first_batches` would take another loader of these parts.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(
+            f"a DataLoader that ElasticAccelerator has prepared has no {name!r}: the job decides which samples a rank "
+            "gets; ask the DataLoader that was given to accelerator.prepare. accelerate.skip_first_batches takes "
+            "neither of them: the job resumes where it was; for a checkpoint of your own, call "
+            "job.start_at(epoch, step) before the training loop"
+        )
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of an evaluation's order; that of a training is the job's."""
         self._placed.set_epoch(epoch)
@@ -60,16 +73,19 @@ class PreparedLoader:
     def __iter__(self) -> Iterator[Any]:
         accelerator = self._accelerator
         if not accelerator.trains:
-            accelerator.evaluations += 1
+            evaluation = object()
             try:
-                yield from self._placed
+                for batch in self._placed:
+                    accelerator.evaluations.add(evaluation)
+                    yield batch
             finally:
-                accelerator.evaluations -= 1
+                accelerator.evaluations.discard(evaluation)
             return
         if self._trained is None:
             refuse_training(self._loader, accelerator.job.global_batch_size)
         accelerator.begin_training_loop()
         for batch in self._trained:
             accelerator.show_rank()
+            accelerator.evaluations.clear()  # an iterator that is left open evaluates nothing now
             yield batch
         accelerator.show_rank()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -127,4 +128,4 @@ class Reports:
 def _is_number(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.numel() == 1
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -59,6 +60,43 @@ def test_gradients_cleared_first_and_no_accumulate_train_the_same(job: Any, plai
         return model
 
     assert_same(train_so(elastic.ElasticAccelerator(job)), train_so(plain()))
+
+
+def test_a_model_after_free_memory_trains_and_evaluates_as_the_first_one(job: Any, plain: Any) -> None:
+    def train_so(accelerator: Any) -> nn.ModuleList:
+        found = []
+        for fold in range(2):
+            model = build()
+            optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+            loaders = DataLoader(data(seed=fold), BATCH), DataLoader(data(50, 2), 7)
+            model, optimizer, loader, held_out = accelerator.prepare(model, optimizer, *loaders)
+            for inputs, targets, _weights in loader:
+                accelerator.backward(functional.mse_loss(model(inputs), targets))
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append(model)
+            if fold:  # while the first one is in train mode
+                model.eval()
+                assert sum(len(inputs) for inputs, _, _ in held_out) == 50
+            accelerator.free_memory()
+        return nn.ModuleList(found)
+
+    assert_same(train_so(elastic.ElasticAccelerator(job)), train_so(plain()))
+
+
+def test_an_optimizer_prepared_again_after_free_memory_is_given_to_the_job_once(job: Any) -> None:
+    accelerator = elastic.ElasticAccelerator(job)
+    optimizer = accelerator.prepare(torch.optim.SGD(build().parameters(), 0.1))
+    accelerator.free_memory()
+    assert accelerator.prepare(optimizer) is optimizer
+    assert job._session.state.optimizers == [optimizer.optimizer]
+
+
+def test_numbers_of_numpy_go_to_the_report_too(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: dict[str, float] = {}
+    monkeypatch.setattr(job, "log", logged.update)
+    elastic.ElasticAccelerator(job).log({"score": np.float32(0.5), "on": True, "text": "x"})
+    assert logged == {"score": 0.5}
 
 
 def test_two_models_with_optimizers_of_their_own_train_the_same(job: Any, plain: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import skip_first_batches
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, ProjectConfiguration
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
@@ -100,6 +101,37 @@ def test_values_of_one_rank_in_a_training_loop_but_not_in_its_evaluations(job: A
             model.train()
             job.stop()
     assert checked == 1
+
+
+def test_values_of_one_rank_while_an_iterator_of_an_evaluation_is_open(job: Any) -> None:
+    accelerator, model, loader = prepared(job, DataLoader(data(), BATCH))
+    held_out = accelerator.prepare(DataLoader(data(50, 2), 7))
+    model.eval()
+    left_open = iter(held_out)
+    next(left_open)
+    model.train()
+    for inputs, targets, _ in loader:
+        with pytest.raises(RuntimeError, match="gather was called in a training loop"):
+            accelerator.gather(torch.zeros(1))
+        next(left_open)
+        assert accelerator.gather(torch.zeros(1)).numel() == 1
+        accelerator.backward(functional.mse_loss(model(inputs), targets))
+        job.stop()
+
+
+def test_parts_of_a_prepared_loader_of_which_accelerate_would_make_another(job: Any) -> None:
+    _, _, loader = prepared(job, DataLoader(data(), BATCH))
+    assert not hasattr(loader, "batch_sampler")
+    with pytest.raises(AttributeError, match=r"has no 'sampler'.*job\.start_at\(epoch, step\)"):
+        skip_first_batches(loader, 2)
+
+
+def test_a_scheduler_that_is_none_of_torch(job: Any) -> None:
+    class Decay:
+        def step(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"got a Decay, which is no scheduler.*if accelerator\.sync_gradients:"):
+        elastic.ElasticAccelerator(job).prepare(Decay())
 
 
 def test_a_backward_pass_in_a_loop_that_evaluates(job: Any) -> None:
