@@ -180,11 +180,13 @@ class StepResults(ComparedResults):
 
     Attributes:
         logs: Where to; None where Lightning takes what is logged at once.
+        samples: How many samples the step has over all ranks.
     """
 
     def __init__(self, alike: Callable[[str, str, torch.Tensor], torch.Tensor]) -> None:
         super().__init__(True, alike)
         self.logs: StepLogs | None = None
+        self.samples = 1
         self._recipes: dict[str, Call] = {}
         self._metrics: dict[str, tuple[Call, Metric]] = {}  # that were logged in this step
 
@@ -218,7 +220,10 @@ class StepResults(ComparedResults):
 
     def _log(self, call: Call, value: Any) -> None:
         fx, name = call.arguments
-        super().log(fx, name, value, **call.named)
+        named = call.named
+        if self.batch is not None and named.get("batch_size") is None:  # Lightning knows only a micro-batch of the step
+            named = {**named, "batch_size": self.samples}
+        super().log(fx, name, value, **named)
         if isinstance(value, torch.Tensor):
             self._recipes[".".join(call.arguments)] = call
 

@@ -143,9 +143,16 @@ class Training:
         if not self._stream.begin_step():
             self._stop()
         self._progress.begin_step()
+        self._results.samples = self._samples()
         self._trainer.strategy.between_steps(in_epoch=True)
         self._given = True
         return self._raw if self._joined else self._stream.batch
+
+    def _samples(self) -> int:
+        """Returns how many samples the step that begins has over all ranks: the last one of an epoch may have fewer."""
+        job = self._job
+        done = job.step_in_epoch - job.sync_gradients  # the gradient of a process that joins is there
+        return min(job.global_batch_size, len(self._loader.dataset) - done * job.global_batch_size)
 
     # -- one step
 

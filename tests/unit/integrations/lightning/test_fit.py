@@ -264,6 +264,29 @@ def test_hooks_see_the_whole_gradient_once_and_the_loss_of_the_step(tmp_path: Pa
     assert seen("ours", strategy()) == pytest.approx(seen("plain", "auto"), rel=1e-9)
 
 
+class LogsOfSteps(Classifier):
+    """One that logs in the hooks of a step; the last step of an epoch has fewer samples."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.log("start", float(batch_idx), on_step=True, on_epoch=True)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        norms = [parameter.grad.norm() for parameter in self.parameters()]  # type: ignore[union-attr]
+        self.log("norm", torch.stack(norms).norm(), on_step=True, on_epoch=True)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.log("end", outputs["loss"], on_epoch=True)
+        self.log("weighed", outputs["loss"], on_epoch=True, batch_size=1 + batch_idx)
+
+
+def test_an_epoch_mean_of_what_hooks_log_counts_the_samples_of_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODULES, "logs of steps", LogsOfSteps)  # type: ignore[arg-type]
+    ours = train("logs of steps", tmp_path / "ours", 2, strategy=strategy())
+    assert_same(ours, train("logs of steps", tmp_path / "plain", 2))
+
+
 def test_memory_that_runs_out_halves_micro_batches(tmp_path: Path) -> None:
     class Large(Classifier):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
