@@ -92,6 +92,11 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         scaler = getattr(self.precision, "scaler", None)
         self.job.backward(tensor if scaler is None else scaler.scale(tensor), *args, weight=weight, **kwargs)
 
+    def clip_gradients_value(self, *args: Any, **kwargs: Any) -> None:
+        """Clips the gradient of the global batch; before that is complete there is none, which torch would refuse."""
+        if self.job.sync_gradients:
+            super().clip_gradients_value(*args, **kwargs)
+
     def save_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Saves a checkpoint of Fabric on rank 0, or on the next one to be it if that is lost meanwhile."""
         save = partial(super().save_checkpoint, path, *args, **kwargs)

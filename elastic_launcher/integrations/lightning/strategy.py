@@ -121,6 +121,7 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
             self._training = Training(trainer, self.job, self._weight, restored=self._restored)
             self._restored = None
         super().setup(trainer)
+        self.precision_plugin.clip_grad_by_value = self._clip_by_value  # type: ignore[method-assign]
         self._sigterm = signal.getsignal(signal.SIGTERM)
         if fits and self._training is not None:
             assert self.lightning_module is not None
@@ -131,6 +132,11 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
             self.job.prepare(*lasting, *self.optimizers, *schedulers)
             self._training.prepared()
         self._evaluation(trainer).begin()
+
+    def _clip_by_value(self, optimizer: Optimizer, clip_val: float) -> None:
+        """Clips the gradient of the global batch; before that is complete there is none, which torch would refuse."""
+        if self.job.sync_gradients:
+            type(self.precision_plugin).clip_grad_by_value(self.precision_plugin, optimizer, clip_val)
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Returns the steps of the job in the place of the training loader."""

@@ -61,3 +61,20 @@ def test_a_second_loader_and_what_sends_objects_are_refused(job: Any) -> None:
     assert fabric.broadcast("text") == "text"
     with pytest.raises(RuntimeError, match="all_gather returns another shape"):
         fabric.all_gather(torch.ones(1))
+
+
+def test_gradients_are_clipped_by_value_where_they_are_complete(job: Any) -> None:
+    def trained(strategy: Any) -> Any:
+        torch.manual_seed(3)
+        fabric, network = lightning.Fabric(accelerator="cpu", strategy=strategy), Classifier().net
+        model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), 0.1))
+        for x, y in fabric.setup_dataloaders(DataLoader(samples(48), BATCH)):
+            optimizer.zero_grad()
+            fabric.backward(torch.nn.functional.cross_entropy(model(x), y))
+            fabric.clip_gradients(model, optimizer, clip_val=0.01)
+            optimizer.step()
+        return network
+
+    ours, plain = trained(ElasticFabricStrategy(job)), trained("auto")
+    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

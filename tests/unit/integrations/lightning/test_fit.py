@@ -264,6 +264,23 @@ def test_hooks_see_the_whole_gradient_once_and_the_loss_of_the_step(tmp_path: Pa
     assert seen("ours", strategy()) == pytest.approx(seen("plain", "auto"), rel=1e-9)
 
 
+class ClippedByValue(Manual):
+    """One that clips each gradient, whether it is there yet or not."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+        self.clip_gradients(optimizer, gradient_clip_val=0.02, gradient_clip_algorithm="value")
+        optimizer.step()
+
+
+def test_manual_optimization_may_clip_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODULES, "clipped by value", ClippedByValue)  # type: ignore[arg-type]
+    ours = train("clipped by value", tmp_path / "ours", 2, strategy=strategy())
+    assert_same(ours, train("clipped by value", tmp_path / "plain", 2))
+
+
 class LogsOfSteps(Classifier):
     """One that logs in the hooks of a step; the last step of an epoch has fewer samples."""
 
