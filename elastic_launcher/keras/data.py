@@ -70,6 +70,11 @@ def _of_arrays(x: Any, y: Any, sample_weight: Any, class_weight: Mapping[int, fl
     arrays = keras.tree.flatten(parts)
     if not arrays:
         raise ValueError("fit got no data")
+    if any(array.ndim == 0 for array in arrays):
+        raise TypeError(
+            "fit got single numbers in the place of arrays. A list is one of several inputs or outputs, as in Keras: "
+            "call numpy.asarray(x) for a list of numbers"
+        )
     sizes = {len(array) for array in arrays}
     if len(sizes) > 1:
         raise ValueError(f"x, y and sample_weight must have as many samples; they have {sorted(sizes)}")
@@ -80,7 +85,11 @@ def _of_arrays(x: Any, y: Any, sample_weight: Any, class_weight: Mapping[int, fl
 
 def _tensor(array: Any) -> torch.Tensor:
     """Returns an array as Keras would feed it: floating point numbers have Keras' own type."""
-    tensor = array.detach() if isinstance(array, torch.Tensor) else torch.as_tensor(np.asarray(array))
+    if not isinstance(array, torch.Tensor):
+        array = np.asarray(array)
+        backwards = any(stride < 0 for stride in array.strides)  # as in x[::-1], of which torch makes no tensor
+        array = torch.as_tensor(array.copy() if backwards else array)
+    tensor = array.detach()
     return tensor.to(getattr(torch, keras.config.floatx())) if tensor.is_floating_point() else tensor
 
 

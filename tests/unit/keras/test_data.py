@@ -47,6 +47,13 @@ def test_arrays_become_samples_with_keras_own_type_of_floats() -> None:
     assert [one.dtype for one in third] == [torch.float32, torch.int64]
 
 
+def test_arrays_that_are_read_backwards() -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    data = read(x[::-1], np.flip(np.arange(3)), None, None, False, 2)
+    assert [sample[0].tolist() for sample in data.dataset] == [[4, 5], [2, 3], [0, 1]]  # type: ignore[attr-defined]
+    assert [int(sample[1]) for sample in data.dataset] == [2, 1, 0]  # type: ignore[attr-defined]
+
+
 def test_arrays_in_lists_and_dicts_keep_their_structure() -> None:
     inputs, target = samples({"a": X, "b": [Y, torch.tensor(Y)]}, Y)[2]
     assert inputs["a"].tolist() == [4.0, 5.0]
@@ -93,6 +100,11 @@ def test_a_py_dataset_of_global_batches_gives_their_samples() -> None:
 def test_what_cannot_be_shared_among_ranks_is_refused(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_lists_of_numbers_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"single numbers in the place of arrays.*numpy\.asarray\(x\)"):
+        read([[1.0, 2.0], [3.0, 4.0]], np.zeros(2), None, None, False, 2)
 
 
 def test_a_split_takes_the_last_samples_for_validation() -> None:
