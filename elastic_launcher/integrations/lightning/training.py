@@ -149,10 +149,9 @@ class Training:
         return self._raw if self._joined else self._stream.batch
 
     def _samples(self) -> int:
-        """Returns how many samples the step that begins has over all ranks: the last one of an epoch may have fewer."""
+        """Returns how many samples the step that begins has over all ranks."""
         job = self._job
-        done = job.step_in_epoch - job.sync_gradients  # the gradient of a process that joins is there
-        return min(job.global_batch_size, len(self._loader.dataset) - done * job.global_batch_size)
+        return self._loader.samples(job.step_in_epoch - job.sync_gradients)  # the gradient of a joiner is there
 
     # -- one step
 

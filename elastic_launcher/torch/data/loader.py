@@ -131,6 +131,14 @@ class ElasticLoader(TrainingData):
         """Optimizer steps of one epoch."""
         return self._data_pass(self).steps
 
+    def samples(self, step_in_epoch: int) -> int:
+        """Returns how many samples a step of the present epoch takes, over all ranks.
+
+        Raises:
+            ValueError: If the epoch has no such step, counted from 0.
+        """
+        return self._data_pass(self).samples(step_in_epoch).count
+
     def autoscale_batch_size(
         self,
         max_batch_size: int | None = None,
