@@ -85,6 +85,17 @@ def _write(memory: int, data: bytes | memoryview, offset: int) -> None:
         rest, offset = rest[written:], offset + written
 
 
+def _read(memory: int, length: int, offset: int) -> bytearray:
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        read = os.preadv(memory, [rest], offset)  # at most 2 GB at once
+        if not read:
+            raise EOFError("a batch in shared memory is cut short")
+        rest, offset = rest[read:], offset + read
+    return data
+
+
 def _page_after(offset: int) -> int:
     return -(-offset // _PAGE) * _PAGE
 
@@ -156,7 +167,7 @@ class ShmMessage:
         try:
             lengths = struct.unpack(f"<{self._parts}Q", os.pread(self._memory, 8 * self._parts, 0))
             offset = 8 * self._parts
-            body = os.pread(self._memory, lengths[0], offset)
+            body = _read(self._memory, lengths[0], offset)
             large = []
             for before, length in itertools.pairwise(lengths):
                 offset = _page_after(offset + before)

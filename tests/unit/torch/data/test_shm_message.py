@@ -167,3 +167,13 @@ def test_too_many_open_files_are_named(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in held:
             os.close(descriptor)
+
+
+def test_what_the_kernel_reads_and_writes_in_pieces_arrives_whole(
+    line: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does with more than 2 GB at once."""
+    text, read, write = bytes(range(256)) * 2_000, os.preadv, os.pwrite
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: read(file, [view[:60_000] for view in views], at))
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:70_000], at))
+    assert sent(line, [text, torch.arange(LARGE)])[0] == text
