@@ -20,8 +20,8 @@ from elastic_launcher.torch.state.training_state import TrainingState
 class Check:
     """What is to be the same on all ranks, as it is now: parameters, buffers, and numbers.
 
-    Of the buffers, those that are left alone are checked, and booleans; tracked tensors too. It is taken before a
-    step's first forward pass, which may change parameters: the ranks would compare different moments.
+    Tracked tensors are checked too. It is taken before a step's first forward pass, which may change parameters: the
+    ranks would compare different moments.
     """
 
     def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:
@@ -31,12 +31,17 @@ class Check:
         self._kept |= buffers.tracked.checksums()
         self._options = group_options(state)
         self._others = other_numbers(state)
+        self._averages = {f"the buffer {name}": value for name, value in buffers.averages().items()}
 
     def combined(self, known: Container[str] = ()) -> int:
-        """Returns one number for all of it, but for the numbers whose names are ``known`` to differ; 0 means none."""
-        others = {name: value for name, value in self._others.items() if name not in known}
+        """Returns one number for all of it, but for what is ``known`` to differ, by name; 0 means none."""
+        doubtful = [
+            {name: value for name, value in some.items() if name not in known}
+            for some in (self._others, self._averages)
+        ]
+        parts = (self._options, *doubtful)
         total = 0
-        for value in (*self._sums().values(), *(zlib.crc32(repr(part).encode()) for part in (self._options, others))):
+        for value in (*self._sums().values(), *(zlib.crc32(repr(part).encode()) for part in parts)):
             total = (total * 0x100000001B3 ^ value) & (2**64 - 1)
         return (total ^ total >> 32 ^ total >> 48) & 0xFFFF or 1
 
@@ -46,7 +51,7 @@ class Check:
 
     def rows(self) -> list[Any]:
         """Returns the parts of it, by name, for `compare`."""
-        return [self._sums(), self._options, self._others, self._frozen]
+        return [self._sums(), self._options, self._others, self._averages, self._frozen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +60,23 @@ class Differences:
 
     Attributes:
         error: The message for what must not; "" if that is the same.
-        doubtful: What the script may mean to differ: where and how, by name.
+        doubtful: Numbers that the script may mean to differ: where and how, by name.
+        averages: Averaged buffers: where they differ, by name.
     """
 
     error: str
     doubtful: dict[str, str]
+    averages: dict[str, str]
+
+    def names(self) -> set[str]:
+        """Returns the names of what differs and may."""
+        return self.doubtful.keys() | self.averages.keys()
 
 
 def compare(group: Group, check: Check) -> Differences:
     """Compares the ranks' checks name by name; all ranks of the group call it."""
-    sums, options, others, frozen = zip(*_gather(group, check.rows()), strict=True)
-    apart = [
-        f"{name} on {_ranks(ranks)}"
-        for name in sums[0]
-        if (ranks := [rank for rank, row in enumerate(sums) if row.get(name) != sums[0][name]])
-    ]
+    sums, options, others, averages, frozen = zip(*_gather(group, check.rows()), strict=True)
+    apart = list(_apart(sums).values())
     said = []
     if different := _values(options):
         said.append(
@@ -86,14 +93,28 @@ def compare(group: Group, check: Check) -> Differences:
                 f"{untrained[0]} is not trained (requires_grad is False): if a forward pass changes it, register it as "
                 "a buffer, which ranks average"
             )
-    return Differences("".join(f"{one}. " for one in said).rstrip(), _by_name(others))
+    return Differences("".join(f"{one}. " for one in said).rstrip(), _by_name(others), _apart(averages))
 
 
-def warn_of(doubtful: Mapping[str, str]) -> None:
-    """Warns of numbers that differ between ranks."""
-    if doubtful:
+def _apart(rows: Sequence[Mapping[str, int]]) -> dict[str, str]:
+    """Returns the ranks that have another value than rank 0, of each name for which there are some."""
+    first = rows[0]
+    apart = {name: [rank for rank, row in enumerate(rows) if row.get(name) != first[name]] for name in first}
+    return {name: f"{name} on {_ranks(ranks)}" for name, ranks in apart.items() if ranks}
+
+
+def warn_of(found: Differences, known: Container[str]) -> None:
+    """Warns of numbers and of averaged buffers that differ between ranks, unless their names are ``known``."""
+    if averages := [where for name, where in found.averages.items() if name not in known]:
         warnings.warn(
-            f"numbers of the script are not the same on all ranks: {_some(list(doubtful.values()))}. Joiners and "
+            f"buffers are not the same on all ranks: {_some(averages)} (compared with rank 0). Steps average what "
+            "they add to a buffer; a forward pass outside of them adds to this rank's alone. Call model.eval() before "
+            "it, or make it in job.evaluate or job.gather, which put buffers back",
+            stacklevel=2,
+        )
+    if doubtful := [how for name, how in found.doubtful.items() if name not in known]:
+        warnings.warn(
+            f"numbers of the script are not the same on all ranks: {_some(doubtful)}. Joiners and "
             "checkpoints get those of one rank. Change schedulers, registered objects and job.state on every rank by "
             "what is equal on all (job.reduce, job.evaluate), and keep what is each rank's own elsewhere",
             stacklevel=2,

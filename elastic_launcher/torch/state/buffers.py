@@ -256,10 +256,17 @@ class ModelBuffers:
         return {slot.name: bit_sum(buffer) for slot in self._still if (buffer := slot.owner[slot.key]) is not None}
 
     def compared(self) -> dict[str, int]:
-        """Returns a checksum of each buffer that ranks compare, by name: those that are left alone, and booleans."""
+        """Returns a checksum of each buffer that must be the same on all ranks, by name: those that are left alone, and
+        booleans.
+        """
         flags = {slot.name: slot.owner[slot.key] for slot in self._whole}
         found = {name: bit_sum(flag) for name, flag in flags.items() if flag is not None and flag.dtype == torch.bool}
         return self.still() | found
+
+    def averages(self) -> dict[str, int]:
+        """Returns a checksum of each averaged buffer, by name."""
+        found = {slot.name: slot.owner[slot.key] for slot in self._averaged}
+        return {name: bit_sum(buffer) for name, buffer in found.items() if buffer is not None}
 
     def refuse_changed(self, before: dict[str, int]) -> None:
         """Refuses what no rank can average, where a forward pass has changed it since `still` returned ``before``.

@@ -57,7 +57,7 @@ class Backward:
         self._recovery = recovery
         self._plan = plan
         self._check: Check | None = None
-        self._differing: set[str] = set()  # numbers that were warned of
+        self._differing: set[str] = set()  # what was warned of
         self._still: dict[str, int] | None = None  # before this process's first step
         self._parameters: list[torch.Tensor] = []  # when the last step began
 
@@ -410,7 +410,7 @@ class Backward:
         return not dropped
 
     def _refuse_differences(self, group: Group, check: Check, doubt: Callable[[], str]) -> None:
-        """Ends the job where parameters or options of param groups differ, and warns once where other numbers do.
+        """Ends the job where parameters or options of param groups differ, and warns once where anything else does.
 
         Raises:
             RuntimeError: That names them.
@@ -422,7 +422,7 @@ class Backward:
         self._warn_once(group, found)
 
     def _warn_once(self, group: Group, found: Differences) -> None:
-        """Warns on rank 0 of numbers that the script may mean to differ."""
+        """Warns on rank 0 of what the script may mean to differ."""
         if group.rank == 0:
-            warn_of({name: how for name, how in found.doubtful.items() if name not in self._differing})
-        self._differing |= found.doubtful.keys()
+            warn_of(found, self._differing)
+        self._differing |= found.names()

@@ -241,3 +241,25 @@ def test_looking_at_data_in_training_mode_leaves_the_statistics_equal_on_all_ran
 
     first, second = run_ranks(2, body)
     assert all(map(torch.equal, first, second))
+
+
+def test_a_forward_pass_outside_of_steps_on_one_rank_is_warned_of_once() -> None:
+    start = build()
+
+    def body(group: ThreadGroup) -> float:
+        job = thread_job(group, BATCH, 12)
+        model = copy.deepcopy(start)
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+        for _ in job.epochs(EPOCHS):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+            if group.rank == 1:
+                model(X)
+        return float(model.state_dict()["2.running_mean"].sum())
+
+    said = r"the buffer 2\.running_mean on rank 1; the buffer 2\.running_var on rank 1 \(compared with rank 0\).*eval"
+    with pytest.warns(UserWarning, match=said) as warned:
+        first, second = run_ranks(2, body)
+    assert first != second and len(warned) == 1
