@@ -18,7 +18,7 @@ from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients.buckets import Layout, Slot
 from elastic_launcher.torch.gradients.exchange import exchange_rows, exchange_votes
 from elastic_launcher.torch.gradients.reducer import OTHER_PARAMETERS, Reducer
-from elastic_launcher.torch.gradients.tail import read_riders
+from elastic_launcher.torch.gradients.tail import largest, read_largest, read_riders, write_tail
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe
@@ -82,7 +82,7 @@ class OrderedReducer(Reducer):
             _clear(slot)
         else:
             self._note_largest()
-        self._write_tail(slot, consensus.weigh(slot.weight), share)
+        write_tail(slot, self._buffers, consensus.weigh(slot.weight), share)
         slot.begin_step()
         self._append(virtual_rank, [bucket.flat for bucket in slot.layout.buckets])
 
@@ -101,7 +101,7 @@ class OrderedReducer(Reducer):
             self._reduce_bucket(group, number, bucket.flat)
         weighed = layout.head.tolist()
         votes = exchange_votes(group, signals, layout.head)
-        most = self._most or self._largest(counts=False)
+        most = self._most or largest(self._buffers, self._device, counts=False)
         for flat in most:
             group.all_reduce(flat, op="max").wait()
         numbers = [one + other for one, other in zip(weighed, votes, strict=True)]
@@ -110,7 +110,7 @@ class OrderedReducer(Reducer):
             for bucket in layout.buckets:
                 bucket.flat[: bucket.gradient_numel].mul_(count / agreement.weight)
         read_riders(layout, self._buffers)
-        self._read_largest(most, agreement)
+        read_largest(self._buffers, most, counts=agreement.weight != 0)
         self._hand_over(slot, agreement.weight != 0)
         self._forget()
         return agreement
@@ -184,7 +184,7 @@ class OrderedReducer(Reducer):
 
     def _note_largest(self) -> None:
         """Takes the largest values of the virtual ranks so far."""
-        mine = self._largest(counts=True)
+        mine = largest(self._buffers, self._device, counts=True)
         self._most = list(map(torch.maximum, self._most, mine)) if self._most else mine
 
 

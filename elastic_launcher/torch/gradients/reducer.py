@@ -20,18 +20,18 @@ from elastic_launcher.torch.collectives.operations import Sizes, Wire
 from elastic_launcher.torch.gradients import hooks
 from elastic_launcher.torch.gradients.arriving_parts import taken
 from elastic_launcher.torch.gradients.buckets import Bucket, Slot, make_layout, sizes_of
+from elastic_launcher.torch.gradients.gathering import gather
 from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.overlap import Overlap, record_order
 from elastic_launcher.torch.gradients.passes import Passes
 from elastic_launcher.torch.gradients.tail import (
     form_of,
-    keep_largest,
     largest,
     read_largest,
     read_riders,
     riders,
     sizes_of_largest,
-    write_riders,
+    write_tail,
 )
 from elastic_launcher.torch.shard.tensors import local
 from elastic_launcher.torch.state.buffers import ModelBuffers
@@ -261,7 +261,7 @@ class Reducer:
                     parameter.grad = None
             for bucket in layout.buckets:
                 if not bucket.launched:
-                    self._gather(slot, bucket, factor, first)
+                    gather(slot, bucket, factor, first, self._name)
             self._take_late(slot, factor)
             for parameter, grad in zip(self._all, outer, strict=True):
                 parameter.grad = grad
@@ -315,40 +315,6 @@ class Reducer:
             self._seeds[key] = torch.full(loss.shape, scale, dtype=loss.dtype, device=loss.device)
         return self._seeds[key].view(loss.shape)
 
-    def _gather(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
-        """Moves the gradients of a bucket's parameters into its flat memory and takes them off the parameters."""
-        new, places, more, sums = [], [], [], []
-        members = zip(bucket.indices, bucket.parameters, bucket.views, bucket.grads, strict=True)
-        for index, parameter, view, place in members:
-            grad = parameter.grad
-            if grad is None:
-                if first and not slot.used[index]:
-                    view.zero_()
-                continue
-            parameter.grad = None
-            if grad is place:
-                continue
-            grad = local(grad)
-            if grad.layout != torch.strided:
-                raise TypeError(
-                    f"{self._name(parameter)}, shaped {tuple(parameter.shape)}, has a sparse gradient; use "
-                    "sparse=False there"
-                )
-            if slot.used[index]:
-                more.append(grad)
-                sums.append(view)
-            else:
-                slot.used[index] = True
-                new.append(grad)
-                places.append(view)
-        with torch.no_grad():
-            if factor != 1.0 and new + more:
-                torch._foreach_mul_(new + more, factor)
-            if new:
-                torch._foreach_copy_(places, new)
-            if more:
-                torch._foreach_add_(sums, more)
-
     def _take_late(self, slot: Slot, factor: float) -> None:
         """Takes the gradients that came after their bucket had gone, for `Overlap.add_late`."""
         self._overlap.late = {}  # a try that broke off may have left some
@@ -360,7 +326,7 @@ class Reducer:
 
     def _gather_early(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
         """Gathers a bucket that is reduced while the backward pass runs."""
-        self._gather(slot, bucket, factor, first)
+        gather(slot, bucket, factor, first, self._name)
         if self.noise is not None and self.noise.is_due:
             self.noise.measure(bucket)
 
@@ -385,12 +351,11 @@ class Reducer:
                     self.noise.measure(bucket)
         works = self._overlap.take_works()
         self._buffers.check()
-        self._write_tail(
-            slot, wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0), samples / count
-        )
+        head = wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0)
+        write_tail(slot, self._buffers, head, samples / count)
         if self.noise is not None:
             self.noise.write(slot, count, alone=alone, speaks=group.rank == 0)
-        most = [] if alone else self._largest(counts=slot.weight != 0)
+        most = [] if alone else largest(self._buffers, self._device, counts=slot.weight != 0)
         if not alone:
             parts = [group.replicas.all_reduce(bucket.flat) for bucket in layout.parts]
             for work in parts:
@@ -418,31 +383,9 @@ class Reducer:
         if not alone:
             with self._buffers.announced() if self._calls > 1 else contextlib.nullcontext():
                 read_riders(layout, self._buffers)
-                self._read_largest(most, agreement)
+                read_largest(self._buffers, most, counts=agreement.weight != 0)
         self._hand_over(slot, agreement.weight != 0)
         return agreement
-
-    def _largest(self, *, counts: bool) -> list[torch.Tensor]:
-        return largest(self._buffers, self._device, counts=counts)
-
-    def _read_largest(self, most: Sequence[torch.Tensor], agreement: Agreement) -> None:
-        """Gives buffers and tracked tensors what has come of their largest values."""
-        if most and agreement.weight:
-            read_largest(self._buffers, most)
-        elif most:
-            keep_largest(self._buffers)
-
-    def _write_tail(self, slot: Slot, head: list[float], share: float) -> None:
-        """Writes what this rank adds to the tail; ``head`` is all of its head but the loss."""
-        layout = slot.layout
-        with torch.no_grad():
-            numbers = head + [0.0] * len(layout.noise)
-            numbers += map(float, slot.used)
-            tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
-            tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))
-            if slot.loss is not None:
-                layout.head[wire.LOSS_INDEX].copy_(slot.loss)
-        write_riders(layout, self._buffers, share)
 
     def _hand_over(self, slot: Slot, weighed: bool) -> None:
         """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""

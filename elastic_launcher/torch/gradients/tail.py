@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
+from elastic_launcher.torch.collectives.consensus import LOSS_INDEX
 from elastic_launcher.torch.collectives.operations import Sizes
-from elastic_launcher.torch.gradients.buckets import Layout
+from elastic_launcher.torch.gradients.buckets import Layout, Slot
 from elastic_launcher.torch.state.buffers import ModelBuffers
 
 _BELOW_SIGN = 2**63 - 1
@@ -26,7 +27,27 @@ def form_of(rider: torch.Tensor) -> torch.Tensor:
     return rider if rider.is_floating_point() else rider.double()
 
 
-def write_riders(layout: Layout, buffers: ModelBuffers, share: float) -> None:
+def write_tail(slot: Slot, buffers: ModelBuffers, head: list[float], share: float) -> None:
+    """Writes what this rank adds to the tail.
+
+    Args:
+        slot: The slot whose gradient is complete.
+        buffers: What rides along.
+        head: All of the head but the loss.
+        share: The part of the step's samples that this rank has.
+    """
+    layout = slot.layout
+    with torch.no_grad():
+        numbers = head + [0.0] * len(layout.noise)
+        numbers += map(float, slot.used)
+        tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
+        tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))
+        if slot.loss is not None:
+            layout.head[LOSS_INDEX].copy_(slot.loss)
+    _write_riders(layout, buffers, share)
+
+
+def _write_riders(layout: Layout, buffers: ModelBuffers, share: float) -> None:
     """Writes what this rank's forward passes have added, which had this share of the step's samples."""
     now, begin = riders(buffers), buffers.at_step_begin() + buffers.tracked.at_step_begin()
     before = [buffers.tracked.shifted.get(number, tensor) for number, tensor in enumerate(begin)]
@@ -71,20 +92,22 @@ def largest(buffers: ModelBuffers, device: torch.device, *, counts: bool) -> lis
     return flats if counts else [torch.full_like(flat, torch.iinfo(flat.dtype).min) for flat in flats]
 
 
-def read_largest(buffers: ModelBuffers, flats: Sequence[torch.Tensor]) -> None:
-    """Gives buffers and tracked tensors the largest values over the ranks."""
+def read_largest(buffers: ModelBuffers, flats: Sequence[torch.Tensor], *, counts: bool) -> None:
+    """Gives buffers and tracked tensors the largest values over the ranks.
+
+    They get those from before the step where no forward pass of any rank ``counts``.
+    """
+    if not flats:
+        return
     with torch.no_grad():
+        if not counts:
+            before = buffers.whole_at_step_begin() + buffers.tracked.largest_at_step_begin()
+            for tensor, then in zip(buffers.whole() + buffers.tracked.largest(), before, strict=True):
+                tensor.copy_(then)
+            return
         for (_, some), flat in zip(_kinds(buffers), flats, strict=True):
             for tensor, part in zip(some, flat.split([one.numel() for one in some]), strict=True):
                 tensor.copy_((_numbers(part) if tensor.is_floating_point() else part).view(tensor.shape))
-
-
-def keep_largest(buffers: ModelBuffers) -> None:
-    """Gives them the values before the step: no forward pass of any rank counts."""
-    before = buffers.whole_at_step_begin() + buffers.tracked.largest_at_step_begin()
-    with torch.no_grad():
-        for tensor, then in zip(buffers.whole() + buffers.tracked.largest(), before, strict=True):
-            tensor.copy_(then)
 
 
 def _kinds(buffers: ModelBuffers) -> list[tuple[torch.dtype, list[torch.Tensor]]]:
