@@ -1,9 +1,11 @@
-"""The memory of tensors of any layout: what it consists of, and a checksum over it."""
+"""The memory of tensors of any layout: what it consists of, what receives it, and a checksum over it."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -27,6 +29,58 @@ def place(tensor: torch.Tensor) -> Hashable:
     """Returns what two tensors have in common that are one memory; empty ones have none to share."""
     shared = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
     return shared if tensor.numel() else id(tensor)
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """The memory that a tensor needs to be received.
+
+    Attributes:
+        dtype: Its type, as ``float32``.
+        device: ``cpu`` or ``cuda``.
+        order: Its dimensions from the outermost to the innermost in memory; None if that is their own order.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    order: tuple[int, ...] | None
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> TensorForm:
+        """Describes a tensor."""
+        order = None
+        if not tensor.is_contiguous():
+            by_stride = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+            order = tuple(by_stride) if tensor.permute(by_stride).is_contiguous() else None
+        return TensorForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.device.type, order)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        size: int = getattr(torch, self.dtype).itemsize
+        return size
+
+    @property
+    def size(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.itemsize
+
+    def arranged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of this shape with its dimensions as they follow in memory."""
+        return tensor if self.order is None else tensor.permute(self.order)
+
+    def empty(self, gpu: torch.device) -> torch.Tensor:
+        """Makes memory for such a tensor, on ``gpu`` if it lies on a GPU."""
+        device = torch.device("cpu") if self.device == "cpu" else gpu
+        dtype = getattr(torch, self.dtype)
+        if self.order is None:
+            return torch.empty(self.shape, dtype=dtype, device=device)
+        memory = torch.empty([self.shape[i] for i in self.order], dtype=dtype, device=device)
+        return memory.permute([self.order.index(i) for i in range(len(self.order))])
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
 
 
 class Copies:

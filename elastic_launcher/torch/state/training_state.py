@@ -23,7 +23,7 @@ from elastic_launcher.torch.state.optimizer_state import (
     reserve,
     restore_optimizer,
 )
-from elastic_launcher.torch.state.tensors import Copies, bit_sum, describe, digest, is_plain, sum_of_bits
+from elastic_launcher.torch.state.tensors import Copies, TensorForm, bit_sum, describe, digest, is_plain, sum_of_bits
 
 SENDER = "the rank that sends its state"
 COPY_BYTES = 64 * 1024  # a registered module's tensors up to here are copied when captured
@@ -32,58 +32,6 @@ DIGEST_BYTES = 64 * 1024  # a smaller tensor is sent in less time than its diges
 
 class StateMismatch(RuntimeError):
     """Two ranks built different models, optimizers or registered objects; the message names what differs."""
-
-
-@dataclass(frozen=True)
-class TensorForm:
-    """The memory that a tensor needs to be received.
-
-    Attributes:
-        dtype: Its type, as ``float32``.
-        device: ``cpu`` or ``cuda``.
-        order: Its dimensions from the outermost to the innermost in memory; None if that is their own order.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    device: str
-    order: tuple[int, ...] | None
-
-    @staticmethod
-    def of(tensor: torch.Tensor) -> TensorForm:
-        """Describes a tensor."""
-        order = None
-        if not tensor.is_contiguous():
-            by_stride = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-            order = tuple(by_stride) if tensor.permute(by_stride).is_contiguous() else None
-        return TensorForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.device.type, order)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        size: int = getattr(torch, self.dtype).itemsize
-        return size
-
-    @property
-    def size(self) -> int:
-        """Bytes of all elements."""
-        return math.prod(self.shape) * self.itemsize
-
-    def arranged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor of this shape with its dimensions as they follow in memory."""
-        return tensor if self.order is None else tensor.permute(self.order)
-
-    def empty(self, gpu: torch.device) -> torch.Tensor:
-        """Makes memory for such a tensor, on ``gpu`` if it lies on a GPU."""
-        device = torch.device("cpu") if self.device == "cpu" else gpu
-        dtype = getattr(torch, self.dtype)
-        if self.order is None:
-            return torch.empty(self.shape, dtype=dtype, device=device)
-        memory = torch.empty([self.shape[i] for i in self.order], dtype=dtype, device=device)
-        return memory.permute([self.order.index(i) for i in range(len(self.order))])
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True)

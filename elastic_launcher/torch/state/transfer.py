@@ -15,10 +15,10 @@ import torch
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.work import Work
+from elastic_launcher.torch.state.tensors import TensorForm
 from elastic_launcher.torch.state.training_state import (
     DIGEST_BYTES,
     Captured,
-    TensorForm,
     TrainingState,
     forms,
     frozen_parameters,
