@@ -44,15 +44,13 @@ def _uncached(component: Any) -> Any:
     from kfp.dsl import pipeline_context
     from kfp.dsl.python_component import PythonComponent
 
-    from elastic_launcher.kfp_steps.arrival import sent
+    from elastic_launcher.kfp_steps.arrival import in_words, sent
 
     trains = "script" in component.component_spec.inputs
 
     class Uncached(PythonComponent):
         def __call__(self, *args: Any, **inputs: Any) -> Any:
-            if trains:
-                inputs = sent(inputs)
-            task = super().__call__(*args, **inputs)
+            task = super().__call__(*args, **(sent(inputs) if trains else in_words(inputs)))
             if pipeline_context.Pipeline.get_default_pipeline() is not None:  # else it has run, here and now
                 task.set_caching_options(False)
             return task

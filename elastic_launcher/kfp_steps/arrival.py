@@ -36,14 +36,23 @@ def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: If a text would be changed on its way, or all are too long for a step's command.
     """
-    given = dict(inputs)
-    for name in ("arguments", "match"):  # numbers would all come as fractions
-        given |= {name: _words(name, given[name])} if name in given else {}
-    found = (option.key for option in OPTIONS if option.kind == "whole_or_auto" and given.get(option.key) == AUTO)
-    given |= dict.fromkeys(found, AUTO_NUMBER)
+    given = in_words(inputs)
+    for option in OPTIONS:
+        value = given.get(option.key)
+        if option.kind == "whole_or_auto" and isinstance(value, str) and value == AUTO:  # what the run knows equals all
+            given[option.key] = AUTO_NUMBER
     given = {name: protected(value, name) for name, value in given.items()}
     check_size(given)
     return given
+
+
+def in_words(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a task with words in place of numbers, which would all come as fractions.
+
+    Raises:
+        ConfigError: If a value can't be a word.
+    """
+    return {name: _words(name, value) if name in ("arguments", "match") else value for name, value in inputs.items()}
 
 
 def protected(value: Any, name: str) -> Any:
