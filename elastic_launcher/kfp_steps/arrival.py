@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from elastic_launcher.argument import word
-from elastic_launcher.options import AUTO, OPTIONS, ConfigError
+from elastic_launcher.options import AUTO, OPTIONS, ConfigError, without_edges
 
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
@@ -28,7 +28,7 @@ _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
 
 
 def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a task that trains as they are sent, for its step to read with :func:`revealed`.
+    """Returns the inputs of a task that trains as they are sent, for its step to read with :func:`received`.
 
     Args:
         inputs: What the author gives: constants, and what only the run knows.
@@ -73,6 +73,12 @@ def protected(value: Any, name: str) -> Any:
         case dict():
             return {key: protected(one, name) for key, one in value.items()}
     return value
+
+
+def received(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a step as its author gave them, without the line breaks and spaces around texts."""
+    given = {name: revealed(value) for name, value in inputs.items()}
+    return {name: without_edges(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def revealed(value: Any) -> Any:

@@ -20,7 +20,7 @@ from elastic_launcher.engines.kubernetes.objects.names import STEP_VARIABLE, job
 from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.events import EventError
 from elastic_launcher.host.machine import gpus
-from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, revealed
+from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, received
 from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
@@ -74,7 +74,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
         StepFailed: If the training did not end well, and that is not to be reported.
         SystemExit: Likewise, with the launcher's exit code, where another attempt may help.
     """
-    given = {name: revealed(value) for name, value in given.items()}
+    given = received(given)
     try:
         with _refusals():
             failure, release = given["on_failure"], given.get("release", RELEASES[0])
