@@ -182,7 +182,12 @@ def train(
     work_dir = without_edges(work_dir)
     folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
     script_copy = script_path(folder, str(options.get("name") or UNNAMED), script)
-    argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
+    try:
+        argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
+    except OSError as error:
+        code = ExitCode.LAUNCHER_FAILED
+        why = f"the text of the script can't be written to {script_copy}: {error} (exit code {int(code)})"
+        raise StepFailed(why, code) from error
     command = [sys.executable, "-m", "elastic_launcher", *argv]
     earlier = _last_end(folder)
     exit_code, last_lines = _stream(command, environment or {}, folder, beside)

@@ -61,3 +61,19 @@ def test_a_step_that_is_refused_leaves_the_script_of_the_job_that_runs_as_it_is(
         pipeline_step.train(script=other, module="", arguments=(), options=options, work_dir=job, artifacts="")
     assert refused.value.exit_code == 2
     assert copy.read_text() == first
+
+
+def test_a_script_that_can_not_be_written_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(
+        pipeline_step.StepFailed, match=f"text of the script can't be written to {tmp_path}/file/job.code/"
+    ) as failed:
+        pipeline_step.train(
+            script="print(1)\nprint(2)\n",
+            module="",
+            arguments=(),
+            options={},
+            work_dir=f"{tmp_path}/file/job",
+            artifacts="",
+        )
+    assert failed.value.exit_code == 70
