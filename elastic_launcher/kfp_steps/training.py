@@ -268,9 +268,12 @@ def _classes(output: str) -> dict[str, Any] | None:
 def _write(given: Mapping[str, Any], done: Trained, classes: Mapping[str, Any] | None) -> None:
     for name, value in done.metrics.items():
         given["metrics"].log_metric(name, value)
-    Path(given["metrics"].path).write_text(metrics_text(done.metrics, classes), encoding="utf-8")
-    Path(given["timeline"].path).write_text(_timeline(done), encoding="utf-8")
-    Path(given["summary"].path).write_text(done.summary, encoding="utf-8")
+    texts = {"metrics": metrics_text(done.metrics, classes), "timeline": _timeline(done), "summary": done.summary}
+    for name, text in texts.items():
+        try:
+            Path(given[name].path).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:  # a full disk, say; how the training has ended is not lost by that
+            say(f"{name}: {given[name].path} can't be written: {error}")
     say(f"summary:\n{done.summary}")
 
 

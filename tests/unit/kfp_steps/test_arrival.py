@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kfp import compiler, dsl
 
-from elastic_launcher.kfp import elastic_plan, elastic_train
+from elastic_launcher.kfp import elastic_cleanup, elastic_plan, elastic_train
 from elastic_launcher.kfp_steps.arrival import protected, revealed
 from elastic_launcher.options import ConfigError
 from tests.support.expansion import expanded
@@ -117,6 +117,11 @@ def test_a_number_that_only_the_run_knows_is_left_to_the_run(tmp_path: Path) -> 
     compiler.Compiler().compile(pipeline, str(tmp_path / "train.yaml"))
     (task,) = yaml.safe_load((tmp_path / "train.yaml").read_text())["root"]["dag"]["tasks"].values()
     assert task["inputs"]["parameters"]["max_batch_per_gpu"] == {"componentInputParameter": "most"}
+
+
+def test_seconds_may_be_a_whole_number(tmp_path: Path) -> None:
+    assert constants(tmp_path, script="a.py", wait_for_quota=600, max_nodes=3)["wait_for_quota"] == 600.0
+    assert constants(tmp_path, elastic_cleanup, wait_seconds=60)["wait_seconds"] == 60.0
 
 
 def test_a_text_that_kubeflow_completes_and_kubernetes_would_change_is_refused(tmp_path: Path) -> None:

@@ -150,3 +150,14 @@ def test_a_copy_of_the_data_that_can_not_be_removed_costs_nothing(
     done = step.run("elastic_train_distributed", task_config=bodies.task(**claim), shared_dir=shared, data=data)
     assert done[5] == 0
     assert f"the copy of the data stays at {step.options['data']}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["metrics", "timeline", "summary"])
+def test_a_report_that_can_not_be_written_costs_no_training(
+    step: Step, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (step.folder / name).mkdir()
+    assert step.run("elastic_train") == (2, 3, 0.9, 120, "/jobs/1", 0, "done")
+    assert f"{name}: {step.folder}/{name} can't be written: " in capsys.readouterr().out
+    step.fails = RED
+    assert step.run("elastic_train", on_failure="report")[5:] == (1, str(RED))
