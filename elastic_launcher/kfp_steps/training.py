@@ -154,7 +154,8 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
         for key in ("pod_template", "node_image", "gpu_resource"):
             options[key] = None
         return _here(given, options)
-    pod = own_pod()
+    with _errors_as("the step's own pod can't be read"):
+        pod = own_pod()
     template = nodes_template(task, given["pod_template"], run_of(pod))
     if not (given["node_image"] or _image(template)) and image_of(pod).rpartition("/")[2] == BARE_IMAGE:
         raise ConfigError(
@@ -318,7 +319,7 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_as(what: str, folder: Path | None = None) -> Iterator[None]:
-    """Reports an artifact (which, and where) that can't be copied to its place; another attempt may help.
+    """Reports what can't be read, or copied to its place (which, and where); another attempt may help.
 
     ``folder`` is what the run has left behind, if it had one.
     """
