@@ -221,7 +221,7 @@ class EventLog:
 
 
 class EventFollower:
-    """Reads a file of events, which need not be there yet, as it grows.
+    """Reads a file of events, which need not be there yet, as it grows; one that takes its place from the beginning.
 
     Args:
         offset: What lies before this place in it, a line's beginning, is left out.
@@ -231,6 +231,7 @@ class EventFollower:
         self._path = path
         self._offset = offset
         self._rest = b""
+        self._file = 0  # the number of the file that was read
 
     def poll(self) -> list[Event]:
         """Returns the events that came since the last call.
@@ -241,6 +242,10 @@ class EventFollower:
         """
         try:
             with open(self._path, "rb") as file:
+                number = os.fstat(file.fileno()).st_ino
+                if self._file not in (0, number):
+                    self._offset, self._rest = 0, b""
+                self._file = number
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:

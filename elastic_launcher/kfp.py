@@ -44,15 +44,16 @@ def _uncached(component: Any) -> Any:
     from kfp.dsl import pipeline_context
     from kfp.dsl.python_component import PythonComponent
 
-    from elastic_launcher.kfp_steps.arrival import sent
+    from elastic_launcher.kfp_steps.arrival import in_words, sent
 
     trains = "script" in component.component_spec.inputs
+    fractions = [name for name, one in component.component_spec.inputs.items() if one.type == "Float"]
 
     class Uncached(PythonComponent):
         def __call__(self, *args: Any, **inputs: Any) -> Any:
-            if trains:
-                inputs = sent(inputs)
-            task = super().__call__(*args, **inputs)
+            # Kubeflow refuses a whole number there
+            inputs |= {name: float(inputs[name]) for name in fractions if type(inputs.get(name)) is int}
+            task = super().__call__(*args, **(sent(inputs) if trains else in_words(inputs)))
             if pipeline_context.Pipeline.get_default_pipeline() is not None:  # else it has run, here and now
                 task.set_caching_options(False)
             return task

@@ -29,6 +29,8 @@ from elastic_launcher.report.words import first_line
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
+TAIL_CHARACTERS = 16 * 1024
+"""Of these lines, and of the reason: a following step gets both in one word of its command, at most 128 KiB."""
 
 OURS = "elastic-launcher: "
 """What the launcher's own lines begin with."""
@@ -177,9 +179,15 @@ def train(
         StepFailed: If the training did not end with exit code 0.
     """
     check_work_dir(work_dir)
+    work_dir = without_edges(work_dir)
     folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
     script_copy = script_path(folder, str(options.get("name") or UNNAMED), script)
-    argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
+    try:
+        argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
+    except OSError as error:
+        code = ExitCode.LAUNCHER_FAILED
+        why = f"the text of the script can't be written to {script_copy}: {error} (exit code {int(code)})"
+        raise StepFailed(why, code) from error
     command = [sys.executable, "-m", "elastic_launcher", *argv]
     earlier = _last_end(folder)
     exit_code, last_lines = _stream(command, environment or {}, folder, beside)
@@ -187,7 +195,8 @@ def train(
         reason = f"{REASONS.get(exit_code, 'the launcher died')} (exit code {exit_code})"
         lines = "".join(line if line.endswith("\n") else f"{line}\n" for line in last_lines)
         why = f"{reason}{_said(folder, earlier, last_lines)}"
-        raise StepFailed(why, exit_code, folder, f"{reason}. Its last lines:\n{lines}{why}")
+        account = f"{reason}. Its last lines:\n{lines[-TAIL_CHARACTERS:]}{why[:TAIL_CHARACTERS]}"
+        raise StepFailed(why, exit_code, folder, account)
     return left_behind(folder)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from elastic_launcher.argument import word
-from elastic_launcher.options import AUTO, OPTIONS, ConfigError
+from elastic_launcher.options import AUTO, OPTIONS, ConfigError, without_edges
 
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
@@ -28,7 +28,7 @@ _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
 
 
 def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a task that trains as they are sent, for its step to read with :func:`revealed`.
+    """Returns the inputs of a task that trains as they are sent, for its step to read with :func:`received`.
 
     Args:
         inputs: What the author gives: constants, and what only the run knows.
@@ -36,14 +36,23 @@ def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: If a text would be changed on its way, or all are too long for a step's command.
     """
-    given = dict(inputs)
-    for name in ("arguments", "match"):  # numbers would all come as fractions
-        given |= {name: _words(name, given[name])} if name in given else {}
-    found = (option.key for option in OPTIONS if option.kind == "whole_or_auto" and given.get(option.key) == AUTO)
-    given |= dict.fromkeys(found, AUTO_NUMBER)
+    given = in_words(inputs)
+    for option in OPTIONS:
+        value = given.get(option.key)
+        if option.kind == "whole_or_auto" and isinstance(value, str) and value == AUTO:  # what the run knows equals all
+            given[option.key] = AUTO_NUMBER
     given = {name: protected(value, name) for name, value in given.items()}
     check_size(given)
     return given
+
+
+def in_words(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a task with words in place of numbers, which would all come as fractions.
+
+    Raises:
+        ConfigError: If a value can't be a word.
+    """
+    return {name: _words(name, value) if name in ("arguments", "match") else value for name, value in inputs.items()}
 
 
 def protected(value: Any, name: str) -> Any:
@@ -64,6 +73,12 @@ def protected(value: Any, name: str) -> Any:
         case dict():
             return {key: protected(one, name) for key, one in value.items()}
     return value
+
+
+def received(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a step as its author gave them, without the line breaks and spaces around texts."""
+    given = {name: revealed(value) for name, value in inputs.items()}
+    return {name: without_edges(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def revealed(value: Any) -> Any:

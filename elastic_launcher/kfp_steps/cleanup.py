@@ -35,6 +35,7 @@ def cleanup_step(run_id: str, wait_seconds: float, clock: Callable[[], float] = 
     Raises:
         StepFailed: If it is not known which run, or the cluster refuses.
     """
+    run_id = run_id.strip()
     if not run_id and not is_step():  # kfp.local, where a run's nodes are processes that end with their launcher
         say("this run is not in a cluster: there are no nodes to end")
         return 0

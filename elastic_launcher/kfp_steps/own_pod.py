@@ -26,7 +26,8 @@ def own_pod(login: Login | None = None) -> Pod:
     """Returns the pod that this step runs in.
 
     Raises:
-        ConfigError: If this is no pod of a cluster, or the pod can't be read.
+        ConfigError: If this is no pod of a cluster, or the pod may not be read.
+        ApiError: If the cluster can't be reached.
     """
     cluster = login or log_in()
 
@@ -37,6 +38,8 @@ def own_pod(login: Login | None = None) -> Pod:
     try:
         found = asyncio.run(find())
     except ApiError as error:
+        if error.away:
+            raise
         raise ConfigError(f"the step's own pod {own_pod_name()} can't be read: {error}") from error
     if found is None:
         raise ConfigError(

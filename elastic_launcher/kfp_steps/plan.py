@@ -9,6 +9,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.hints import Demand, HintError, parse, resolve
 from elastic_launcher.hints.stores import hint_place
+from elastic_launcher.kfp_steps.arrival import received
 from elastic_launcher.options import ConfigError
 from elastic_launcher.pipeline_step import StepFailed, say
 
@@ -31,6 +32,7 @@ def plan_step(
         StepFailed: If the parameters or the hints can't be used.
         SystemExit: With the launcher's exit code, if the hints allow less than the minimum.
     """
+    given = received(given)
     try:
         job = _job(given)
         demand = _demand(given, job)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from elastic_launcher.checkpoint.storage import RemoteFolder, is_url
 from elastic_launcher.events import EventError, read_events
+from elastic_launcher.host.files import replacing
 from elastic_launcher.host.modes import make_folder
 from elastic_launcher.pipeline_step import Companion, going_on_beside, say
 from elastic_launcher.report import write_report
@@ -72,7 +73,8 @@ def copy_report(folder: Path, place: str) -> None:
             return
         make_folder(Path(place))
         for file in FILES:
-            shutil.copyfile(draft / file, Path(place) / file)
+            with open(draft / file, "rb") as source, replacing(Path(place) / file) as target:
+                shutil.copyfileobj(source, target)
 
 
 def own_folder(run: Path, place: str) -> str:

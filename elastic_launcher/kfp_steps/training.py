@@ -20,7 +20,7 @@ from elastic_launcher.engines.kubernetes.objects.names import STEP_VARIABLE, job
 from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.events import EventError
 from elastic_launcher.host.machine import gpus
-from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, revealed
+from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, received
 from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
@@ -74,7 +74,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
         StepFailed: If the training did not end well, and that is not to be reported.
         SystemExit: Likewise, with the launcher's exit code, where another attempt may help.
     """
-    given = {name: revealed(value) for name, value in given.items()}
+    given = received(given)
     try:
         with _refusals():
             failure, release = given["on_failure"], given.get("release", RELEASES[0])
@@ -154,7 +154,8 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
         for key in ("pod_template", "node_image", "gpu_resource"):
             options[key] = None
         return _here(given, options)
-    pod = own_pod()
+    with _errors_as("the step's own pod can't be read"):
+        pod = own_pod()
     template = nodes_template(task, given["pod_template"], run_of(pod))
     if not (given["node_image"] or _image(template)) and image_of(pod).rpartition("/")[2] == BARE_IMAGE:
         raise ConfigError(
@@ -268,9 +269,12 @@ def _classes(output: str) -> dict[str, Any] | None:
 def _write(given: Mapping[str, Any], done: Trained, classes: Mapping[str, Any] | None) -> None:
     for name, value in done.metrics.items():
         given["metrics"].log_metric(name, value)
-    Path(given["metrics"].path).write_text(metrics_text(done.metrics, classes), encoding="utf-8")
-    Path(given["timeline"].path).write_text(_timeline(done), encoding="utf-8")
-    Path(given["summary"].path).write_text(done.summary, encoding="utf-8")
+    texts = {"metrics": metrics_text(done.metrics, classes), "timeline": _timeline(done), "summary": done.summary}
+    for name, text in texts.items():
+        try:
+            Path(given[name].path).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:  # a full disk, say; how the training has ended is not lost by that
+            say(f"{name}: {given[name].path} can't be written: {error}")
     say(f"summary:\n{done.summary}")
 
 
@@ -315,7 +319,7 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_as(what: str, folder: Path | None = None) -> Iterator[None]:
-    """Reports an artifact (which, and where) that can't be copied to its place; another attempt may help.
+    """Reports what can't be read, or copied to its place (which, and where); another attempt may help.
 
     ``folder`` is what the run has left behind, if it had one.
     """

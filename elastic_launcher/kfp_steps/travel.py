@@ -226,7 +226,8 @@ def _bring(source: Path, target: Path) -> None:
     finally:
         shutil.rmtree(own, ignore_errors=True)
     for left in target.parent.glob(f".{target.name}.*"):  # by attempts that were killed
-        _clear(left)
+        with contextlib.suppress(OSError):  # another attempt clears it away, too, or it belongs to another user
+            _clear(left)
 
 
 def _draft(target: Path) -> Path:
@@ -258,6 +259,7 @@ def _put_on_disk(draft: Path) -> None:
 
 
 def _upload(source: Path, url: str) -> None:
+    source.stat()  # one that is not there is no copy, and gets no marker
     with _opened(url) as (storage, top):
         storage.makedirs(posixpath.dirname(top), exist_ok=True)
         for path in sorted(source.rglob("*")) if source.is_dir() else [source]:

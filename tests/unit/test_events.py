@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -181,6 +182,20 @@ def test_a_follower_gives_each_event_once_and_whole(path: Path) -> None:
     with open(path, "ab") as file:
         file.write(data[-9:] + three.to_line().encode())
     assert follower.poll() == [two, three]
+    assert follower.poll() == []
+
+
+def test_a_follower_reads_a_file_in_its_files_place_from_the_beginning(path: Path) -> None:
+    """Another job in a work directory puts aside what the one before it has left."""
+    with contextlib.closing(EventLog(path)) as log:
+        log.append("generation_formed", 1, nodes=1)
+        log.append("generation_formed", 2, nodes=2)
+    follower = EventFollower(path)
+    assert [event.generation for event in follower.poll()] == [1, 2]
+    path.rename(path.with_name("earlier"))
+    with contextlib.closing(EventLog(path)) as log:
+        log.append("generation_formed", 1, nodes=3)
+    assert [event["nodes"] for event in follower.poll()] == [3]
     assert follower.poll() == []
 
 

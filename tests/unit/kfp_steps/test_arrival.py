@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kfp import compiler, dsl
 
-from elastic_launcher.kfp import elastic_plan, elastic_train
+from elastic_launcher.kfp import elastic_cleanup, elastic_plan, elastic_train
 from elastic_launcher.kfp_steps.arrival import protected, revealed
 from elastic_launcher.options import ConfigError
 from tests.support.expansion import expanded
@@ -85,6 +85,11 @@ def test_a_step_that_reads_constants_as_they_are_is_sent_them_so(tmp_path: Path)
     assert constants(tmp_path, elastic_plan, hints="h", match={"queue": "$$a"})["match"] == {"queue": "$$a"}
 
 
+def test_a_plan_is_matched_by_the_words_that_its_training_is_matched_by(tmp_path: Path) -> None:
+    for component, inputs in ((elastic_plan, {"hints": "h"}), (elastic_train, {"script": "a.py"})):
+        assert constants(tmp_path, component, match={"queue": 7}, **inputs)["match"] == {"queue": "7"}
+
+
 def test_numbers_and_booleans_are_words_as_json_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--epochs", 3, 1.0, True, "{{$.pipeline_job_uuid}}"]
     words = ["--epochs", "3", "1.0", "true", "{{$.pipeline_job_uuid}}"]
@@ -100,6 +105,23 @@ def test_a_number_that_is_to_be_found_is_sent_as_a_number(tmp_path: Path, monkey
     step = Step(tmp_path / "artifacts", monkeypatch)
     step.run("elastic_train", **found)
     assert step.asked["options"]["max_batch_per_gpu"] == "auto"
+
+
+def test_a_number_that_only_the_run_knows_is_left_to_the_run(tmp_path: Path) -> None:
+    """A parameter of a pipeline equals anything: it answers `==` with a condition."""
+
+    @dsl.pipeline(name="train")
+    def pipeline(most: int = 8):  # type: ignore[no-untyped-def]
+        elastic_train(script="a.py", max_batch_per_gpu=most)
+
+    compiler.Compiler().compile(pipeline, str(tmp_path / "train.yaml"))
+    (task,) = yaml.safe_load((tmp_path / "train.yaml").read_text())["root"]["dag"]["tasks"].values()
+    assert task["inputs"]["parameters"]["max_batch_per_gpu"] == {"componentInputParameter": "most"}
+
+
+def test_seconds_may_be_a_whole_number(tmp_path: Path) -> None:
+    assert constants(tmp_path, script="a.py", wait_for_quota=600, max_nodes=3)["wait_for_quota"] == 600.0
+    assert constants(tmp_path, elastic_cleanup, wait_seconds=60)["wait_seconds"] == 60.0
 
 
 def test_a_text_that_kubeflow_completes_and_kubernetes_would_change_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import own_pod_name
 from elastic_launcher.kfp_steps import own_pod as module
 from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
+from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
 from tests.support.kfp_bodies import pod
@@ -63,6 +64,12 @@ def test_a_pod_that_is_not_there_is_told_with_what_to_do(monkeypatch: pytest.Mon
 def test_a_pod_that_may_not_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="can't be read: refused"):
         read(monkeypatch, status=400)
+
+
+def test_a_server_that_is_away_is_no_mistake_of_the_author(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "insist", lambda call: call())
+    with pytest.raises(ApiError, match="refused"):
+        read(monkeypatch, status=503)
 
 
 def test_without_a_cluster_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,10 @@ def test_the_size_is_what_the_hints_give(hints: Path, parameters: dict[str, Any]
     assert "allowed" in found[2]
 
 
+def test_line_breaks_and_spaces_around_a_text_are_not_part_of_it(hints: Path) -> None:
+    assert plan_step(given(hints=f" {hints}\n", match={"queue": "a"}, name="\n", max_nodes=8))[0] == 5
+
+
 def test_the_parts_of_all_trials_are_the_whole(hints: Path) -> None:
     parts = [
         plan_step(given(hints=str(hints), match={"queue": "a"}, max_nodes=8, share=f"{number}/3"))[0]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_launcher.events import Event, EventLog
+from elastic_launcher.events import Event, EventFollower, EventLog
 from elastic_launcher.kfp_steps import release
 from elastic_launcher.kfp_steps.release import Shrinks, ended_by_shrink
 
@@ -62,6 +62,35 @@ def test_the_launcher_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with ended_by_shrink(cast(Any, launcher), tmp_path):
             assert not launcher.told.wait(0.1)
             log.append("hint_applied", 1, target_nodes=1)
+            log.append("hint_applied", 1, target_nodes=1)
+            assert launcher.told.wait(30)
+    assert launcher.sent == [signal.SIGTERM]
+
+
+def test_a_launcher_that_puts_the_events_of_another_job_aside_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where runs share a work directory: the events of this one begin in a file of their own."""
+    monkeypatch.setattr(release, "LOOK_SECONDS", 0.01)
+    launcher, events = Launcher(), tmp_path / "events.jsonl"
+    with contextlib.closing(EventLog(events)) as log:
+        for generation in range(1, 100):
+            log.append("generation_formed", generation, nodes=3)
+    looked = threading.Event()
+    poll = EventFollower.poll
+
+    def polled(self: EventFollower) -> list[Event]:
+        found = poll(self)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(EventFollower, "poll", polled)
+    with ended_by_shrink(cast(Any, launcher), tmp_path):
+        assert looked.wait(30)
+        events.rename(tmp_path / "earlier")
+        with contextlib.closing(EventLog(events)) as log:
+            log.append("job_started", 0)
+            log.append("generation_formed", 1, nodes=3)
             log.append("hint_applied", 1, target_nodes=1)
             assert launcher.told.wait(30)
     assert launcher.sent == [signal.SIGTERM]

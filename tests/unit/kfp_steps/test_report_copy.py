@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -63,6 +65,30 @@ def test_a_place_that_can_not_be_written_is_told_once(
         assert all(tries.acquire(timeout=60) for _ in range(3))
         process.communicate("\n")
     assert capsys.readouterr().out.count("/full can't be written: no space left") == 2  # the last try tells it, too
+
+
+def test_a_copy_that_breaks_off_leaves_the_one_before_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the step's pod is killed, or the volume becomes full."""
+    story = histories.resized()
+    histories.write(story.events[:10], tmp_path / "job")
+    copy_report(tmp_path / "job", str(tmp_path / "elsewhere"))
+    own = tmp_path / "elsewhere" / JOB_ID
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    histories.write(story.events, tmp_path / "job")
+
+    copy = shutil.copyfileobj
+
+    def broken_off(source: BinaryIO, target: BinaryIO, *_: int) -> None:
+        if Path(source.name).parent == tmp_path / "job":  # the draft is made of what is there now
+            return copy(source, target)
+        target.write(source.read(10))
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(shutil, "copyfileobj", broken_off)
+        patched.setattr(shutil, "_USE_CP_SENDFILE", False, raising=False)
+        copy_report(tmp_path / "job", str(tmp_path / "elsewhere"))
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == before
 
 
 def test_a_run_that_was_refused_has_none(tmp_path: Path) -> None:

@@ -161,6 +161,26 @@ def test_the_launcher_knows_where_the_data_is_from(step: Step, tmp_path: Path) -
     assert not step.asked["environment"]
 
 
+def test_line_breaks_and_spaces_around_a_text_are_not_part_of_it(
+    step: Step, claim: dict[str, Any], tmp_path: Path
+) -> None:
+    """What was pasted into a form, or comes from a ConfigMap or from another task's output."""
+    step.run("elastic_train", work_dir=f"{tmp_path}/job\n", on_failure=" report", report_uri=" ", hints="h.json\n")
+    assert step.asked["work_dir"] == f"{tmp_path}/job"
+    assert step.asked["beside"] == []
+    assert step.options["output"] == f"{tmp_path}/job.model"
+    assert step.options["hints"] == "h.json"
+    step.run(
+        "elastic_train_distributed",
+        task_config=bodies.task(**claim),
+        node_image="ml/train:1",
+        shared_dir=f" {tmp_path}/work\n",
+        script="\nprint(1)\n  print(2)\n",
+    )
+    assert Path(step.options["checkpoint_dir"]).parents[1] == tmp_path / "work"
+    assert step.asked["script"] == "\nprint(1)\n  print(2)\n"
+
+
 def test_nodes_are_as_many_as_the_pod_has_gpus(step: Step) -> None:
     step.run("elastic_train")
     assert step.options["nodes"] == "1:3"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.kfp_steps import training
+from elastic_launcher.kfp_steps import own_pod, training
+from elastic_launcher.kube.api import ApiError
 from elastic_launcher.pipeline_step import StepFailed
 from tests.support import kfp_bodies as bodies
 from tests.support.kfp_bodies import NUMBERS, Step
@@ -150,3 +151,26 @@ def test_a_copy_of_the_data_that_can_not_be_removed_costs_nothing(
     done = step.run("elastic_train_distributed", task_config=bodies.task(**claim), shared_dir=shared, data=data)
     assert done[5] == 0
     assert f"the copy of the data stays at {step.options['data']}: " in capsys.readouterr().out
+
+
+def test_a_server_that_is_away_is_worth_another_attempt(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise ApiError(503, "", "the server is busy")
+
+    monkeypatch.setattr(own_pod, "own_pod", away)
+    with pytest.raises(SystemExit) as ended:
+        step.run("elastic_train_distributed", shared_dir="s3://a/b")
+    assert ended.value.code == 70
+    *_, code, reason = step.run("elastic_train_distributed", shared_dir="s3://a/b", on_failure="report")
+    assert (code, reason) == (70, "the step's own pod can't be read: the server is busy (exit code 70)")
+
+
+@pytest.mark.parametrize("name", ["metrics", "timeline", "summary"])
+def test_a_report_that_can_not_be_written_costs_no_training(
+    step: Step, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (step.folder / name).mkdir()
+    assert step.run("elastic_train") == (2, 3, 0.9, 120, "/jobs/1", 0, "done")
+    assert f"{name}: {step.folder}/{name} can't be written: " in capsys.readouterr().out
+    step.fails = RED
+    assert step.run("elastic_train", on_failure="report")[5:] == (1, str(RED))

@@ -148,6 +148,18 @@ def test_a_copy_under_a_url_is_made_once(tmp_path: Path, kind: str, as_folder: b
 
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
+def test_data_that_are_not_there_are_no_copy(tmp_path: Path, kind: str) -> None:
+    """A task that leaves nothing at its output has an artifact all the same; a later attempt may find one there."""
+    with under_a_url(tmp_path, kind) as (url, _):
+        meeting = Meeting([], url)
+        with pytest.raises(FileNotFoundError, match="step/x"):
+            send(artifact(tmp_path / "step" / "x"), meeting)
+        place = send(dataset(tmp_path, as_folder=False), meeting)
+        assert fetch(place, artifact(tmp_path / "back"))
+    assert (tmp_path / "back").read_text() == "pixels"
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
 def test_a_part_of_a_copy_under_a_url_is_no_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
