@@ -23,6 +23,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_utils import SchedulerType
 
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.integrations.transformers.bridge import TrainerProgress
@@ -107,6 +108,20 @@ def test_the_summary_of_a_training_is_not_in_a_checkpoint_of_its_end(job: Job, t
     kept = json.loads(TrainerProgress(trainer).state_dict()["log_history"])
     assert "train_runtime" in trainer.state.log_history[-1]
     assert kept == pytest.approx(trainer.state.log_history[:-1])
+
+
+@pytest.mark.skipif(not hasattr(SchedulerType, "GREEDY"), reason="this transformers has no GreedyLR")
+def test_a_scheduler_that_is_none_of_torchs(job: Job, tmp_path: Path) -> None:
+    greedy = {"lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "min_lr": 1e-4}}
+    arguments = {**greedy, "num_train_epochs": 3, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = make("plateau", tmp_path, ElasticInOrder, job=job, **arguments)
+    trainer.train()
+    plain = make("plateau", tmp_path, **arguments)
+    plain.train()
+    assert_alike(trainer, plain)
+    assert len({log["learning_rate"] for log in history(plain) if "loss" in log}) > 2
+    kept = trainer.job._session.state.registered["transformers.scheduler"]
+    assert kept.state_dict() == plain.lr_scheduler.state_dict()
 
 
 def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
@@ -282,6 +297,39 @@ def test_an_epoch_that_begins_with_its_second_step(tmp_path: Path) -> None:
     ours.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-1"))
     assert [log["step"] for log in history(ours)] == [1, 2, 3, 4, 4]
     torch.testing.assert_close(ours.model.weight, plain.model.weight, rtol=0, atol=1e-9)
+
+
+class Labelled(Dataset[Any]):
+    """Samples with one class each, of which some do not count."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.tensor([1.0 + index]), "labels": index % 4 if index % 3 else -100}
+
+
+def test_a_class_that_does_not_count(tmp_path: Path) -> None:
+    """The loss is a mean over the samples whose label counts, as torch's cross entropy is."""
+
+    def trained(kind: Any, **job: Any) -> Any:
+        args = TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=6,
+            max_steps=2,
+            logging_steps=1,
+            optim="sgd",
+            learning_rate=0.1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = kind(Scores(), args, train_dataset=Labelled(), **job)
+        trainer.train()
+        return trainer
+
+    assert_alike(trained(ElasticInOrder, job=elastic.init(6, 2)), trained(InOrderTrainer))
 
 
 def answers_with(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> None:
