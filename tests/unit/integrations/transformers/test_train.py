@@ -363,6 +363,36 @@ def test_a_checkpoint_is_saved_again_where_rank_0_was_lost(
     assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
 
 
+def test_rank_0_says_what_was_logged_before_it_was_known(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[bool] = []
+    logged: list[Any] = []
+
+    class Begins(TrainerCallback):  # type: ignore[misc] # transformers is not followed
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            begun.append(True)
+
+    monkeypatch.setattr(Job, "rank", property(lambda self: 0 if begun else None))
+    monkeypatch.setattr(Job, "log", lambda self, values: logged.append(values) if begun else None)
+    arguments = {"max_steps": 2, "logging_steps": 1, "eval_strategy": "no", "eval_on_start": True}
+    trainer = make("tokens", tmp_path, ElasticInOrder, [Begins()], job=job, **arguments)
+    trainer.train()
+    assert ["eval_loss" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False, False]
+    assert logged[0]["eval_loss"] == trainer.state.log_history[0]["eval_loss"] and "loss" in logged[1]
+    assert ["eval_loss" in one for one in trainer.state.log_history] == [True, False, False, False]
+
+
+def test_a_process_that_goes_on_does_not_evaluate_at_the_start(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model is the one as it was built until the first step, and what it logs is what its peers have logged."""
+    monkeypatch.setattr("elastic_launcher.integrations.transformers.trainer.is_new", lambda job: False)
+    trainer = make("tokens", tmp_path, ElasticInOrder, job=job, max_steps=1, eval_strategy="no", eval_on_start=True)
+    trainer.train()
+    assert not any("eval_loss" in one for one in trainer.state.log_history)
+
+
 def test_reports_begin_where_a_process_becomes_rank_0() -> None:
     class Report(TrainerCallback):  # type: ignore[misc] # transformers is not followed
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
