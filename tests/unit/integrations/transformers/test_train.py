@@ -363,6 +363,25 @@ def test_a_checkpoint_is_saved_again_where_rank_0_was_lost(
     assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
 
 
+def test_metrics_of_one_batch_after_the_other_get_its_inputs(job: Job, tmp_path: Path) -> None:
+    def evaluated(kind: Any, **job: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        def measure(found: Any, compute_result: bool) -> dict[str, float]:
+            seen.append({name: found.inputs[name].tolist() for name in sorted(found.inputs)})
+            return {"batches": float(len(seen))} if compute_result else {}
+
+        arguments = {"batch_eval_metrics": True, "include_for_metrics": ["inputs"], "eval_strategy": "no"}
+        trainer = make("classes", tmp_path, kind, **job)
+        for name, value in arguments.items():
+            setattr(trainer.args, name, value)
+        trainer.compute_metrics = measure
+        assert trainer.evaluate()["eval_batches"] == 5
+        return seen
+
+    assert evaluated(ElasticInOrder, job=job) == evaluated(InOrderTrainer)
+
+
 def test_rank_0_says_what_was_logged_before_it_was_known(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
