@@ -8,7 +8,7 @@ import torch
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.state.tensors import digest
-from elastic_launcher.torch.state.training_state import TrainingState
+from elastic_launcher.torch.state.training_state import DIGEST_BYTES, TrainingState
 from elastic_launcher.torch.state.transfer import receive_state, send_state
 from tests.support.adapters import adapted, sizes, thaw_last_block, train
 from tests.support.rank_processes import Rank, run_ranks
@@ -112,3 +112,31 @@ def test_a_joiner_gets_what_differs_and_trains_on_like_the_sender() -> None:
     assert bytes_sent["rewritten"] == once + large
     for name in ("thawed", "thawed and frozen again"):  # with two moments of Adam
         assert once + 3 * large < bytes_sent[name] < once + 3.1 * large, name
+
+
+def _look(state: TrainingState, trained: bool) -> list[int]:
+    """Returns digests of the parameters that are trained, or of the others."""
+    return [int(digest(p.detach())) for p in state.models[0].parameters() if p.requires_grad == trained]
+
+
+def _adopt(rank: Rank) -> tuple[list[int], list[int]]:
+    """Takes over a step of rank 0, whose script has changed frozen parameters since; returns the looks."""
+    group, state = rank.group(), adapted(0)
+    train(state, 0, 2)
+    if rank.number == 0:
+        train(state, 2, 1)
+        _rewritten(state, True)
+        _sent(group, state)
+    else:
+        received = receive_state(group, 0, state, keep_own=True)
+        state.finish(received.header, received.tensors, keep_own=True)
+    return _look(state, True), _look(state, False)
+
+
+def test_who_takes_a_step_over_keeps_its_frozen_parameters() -> None:
+    """Its own script does with them what the sender's has done: an average of the weights moves once."""
+    (ahead, rewritten), (taken, kept) = run_ranks(_adopt, 2)
+    sizes_rewritten = [p.nbytes for p in adapted().models[0].blocks[0].parameters()]
+    assert min(sizes_rewritten) < DIGEST_BYTES < max(sizes_rewritten)
+    assert taken == ahead
+    assert kept == _look(adapted(), False) != rewritten

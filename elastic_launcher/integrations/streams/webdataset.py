@@ -47,17 +47,20 @@ def lanes(
 def count(file: File) -> int:
     """Returns the number of samples of a tar file; reads its headers."""
     with open_file(file) as content, tarfile.open(fileobj=content) as tar:
-        return sum(1 for _ in _samples(tar))
+        return sum(1 for _ in groupby(_members(tar), key=_key))
 
 
 def _read(file: File, start: int) -> Iterator[dict[str, Any]]:
+    """Reads what files hold as they come: a compressed tar file that goes back is read from its beginning again."""
     with open_file(file) as content, tarfile.open(fileobj=content) as tar:
-        for number, (key, members) in enumerate(_samples(tar)):
+        for number, (key, members) in enumerate(groupby(_members(tar), key=_key)):
             if number >= start:
-                names = [name for name, _ in members]
-                if twice := {name for name in names if names.count(name) > 1}:
-                    raise ValueError(f"{file} holds sample {key!r} with {min(twice)!r} twice; give each its own key")
-                yield {"__key__": key, **{name: _content(tar, member) for name, member in members}}
+                sample: dict[str, Any] = {}
+                for _, name, member in members:
+                    if name in sample:
+                        raise ValueError(f"{file} holds sample {key!r} with {name!r} twice; give each its own key")
+                    sample[name] = _content(tar, member)
+                yield {"__key__": key, **sample}
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -66,16 +69,15 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-def _samples(tar: tarfile.TarFile) -> Iterator[tuple[str, list[tuple[str, tarfile.TarInfo]]]]:
-    """Yields key and files of each sample; what files hold is not read."""
+def _key(member: tuple[str, str, tarfile.TarInfo]) -> str:
+    return member[0]
 
-    def named() -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-        while (member := tar.next()) is not None:
-            tar.members = []  # type: ignore[attr-defined]  # which would grow with each
-            folder, slash, name = member.name.rpartition("/")
-            stem, dot, extension = name.partition(".")
-            if member.isfile() and dot and stem:
-                yield folder + slash + stem, extension.lower(), member
 
-    for key, group in groupby(named(), key=lambda one: one[0]):
-        yield key, [(extension, member) for _, extension, member in group]
+def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Yields the key, the extension and the header of each file that belongs to a sample; reads no contents."""
+    while (member := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]  # which would grow with each
+        folder, slash, name = member.name.rpartition("/")
+        stem, dot, extension = name.partition(".")
+        if member.isfile() and dot and stem:
+            yield folder + slash + stem, extension.lower(), member

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
@@ -32,7 +33,11 @@ class Bridge(TrainerCallback):  # type: ignore[misc] # transformers is not follo
         """Begins the training: a new job at the position of a checkpoint of the Trainer's own, if one was loaded."""
         trainer, steps = self._trainer, self._trainer._steps
         refuse_sharded(trainer.model, "Hugging Face's Trainer")
-        trainer.job.prepare(trainer.model, trainer.optimizer.optimizer, trainer.lr_scheduler)
+        scheduler = trainer.lr_scheduler
+        is_torchs = isinstance(scheduler, (LRScheduler, ReduceLROnPlateau))  # GreedyLR is neither
+        trainer.job.prepare(trainer.model, trainer.optimizer.optimizer, *([scheduler] if is_torchs else []))
+        if not is_torchs:
+            trainer.job.register("transformers.scheduler", scheduler)
         trainer.job.register("transformers.trainer", TrainerProgress(trainer))
         trainer.job.register("transformers.steps", steps)
         if trainer._token_metrics is not None:

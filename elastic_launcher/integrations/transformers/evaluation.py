@@ -99,7 +99,7 @@ class SharedBatches:
                 assert self._form is not None
                 loss, outputs, labels, inputs, collected = tree_unflatten(leaves, self._form)
                 nothing = torch.empty(len(self._batches[number]), 0)
-                batch = Evaluated({self._main_input: nothing if inputs is None else inputs})
+                batch = Evaluated({self._main_input: nothing} if inputs is None else inputs)
                 batch.result = loss, outputs, labels
                 if collected:
                     self._trainer._token_metrics.collect_evaluation(collected)
@@ -138,10 +138,16 @@ class SharedBatches:
             (loss, outputs, labels), collected = metrics.of_evaluation(predict) if metrics else (predict(), {})
             if outputs is not None and self._preprocess is not None:
                 outputs = self._preprocess(outputs, labels)
-            inputs = batch[self._main_input] if "inputs" in trainer.args.include_for_metrics else None
+            inputs = self._inputs(batch) if "inputs" in trainer.args.include_for_metrics else None
             leaves, self._form = tree_flatten((loss, outputs, labels, inputs, collected))
             self._done[number] = [_on_cpu(leaf) for leaf in leaves]
         return self._done[number]
+
+    def _inputs(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Returns what metrics get of a batch: all tensors where they are computed batch by batch."""
+        if not self._trainer.args.batch_eval_metrics:
+            return {self._main_input: batch[self._main_input]}
+        return {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
 
     def _shapes(self, numbers: torch.Tensor) -> torch.Tensor:
         """Returns the shapes of what came of batches; of each -1 after the last dimension."""

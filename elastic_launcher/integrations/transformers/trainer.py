@@ -16,7 +16,7 @@ from elastic_launcher.integrations.jobs import refuse_deterministic
 from elastic_launcher.integrations.transformers.bridge import Bridge
 from elastic_launcher.integrations.transformers.checks import check_arguments, read_training
 from elastic_launcher.integrations.transformers.evaluation import Evaluated, SharedBatches
-from elastic_launcher.integrations.transformers.reports import report_from_rank_0
+from elastic_launcher.integrations.transformers.reports import OnRank0, report_from_rank_0
 from elastic_launcher.integrations.transformers.start import be_alone, is_new
 from elastic_launcher.integrations.transformers.steps import Steps
 from elastic_launcher.integrations.transformers.token_metrics import TokenMetrics, collects_token_metrics
@@ -54,6 +54,7 @@ class ElasticTrainerMixin:
         self.job = job
         self._steps: Steps | None = None
         self._summary: dict[str, Any] | None = None  # what was logged of the whole training
+        self._early: list[dict[str, float]] = []  # what was logged before this process knew its rank
         training = next((one for one in (kwargs.get("args"), *args) if isinstance(one, TrainingArguments)), None)
         if training is None:
             raise ValueError("give the Trainer its TrainingArguments: args=TrainingArguments(output_dir=...)")
@@ -119,6 +120,7 @@ class ElasticTrainerMixin:
         if self.args.include_num_input_tokens_seen not in ("no", False):
             self.state.num_input_tokens_seen += int(tokens)
         self.show_rank()
+        self._say_early()
         loss = self.job.loss
         self._steps.losses.add(loss, self.args.logging_nan_inf_filter)
         self.model.train()  # also on a rank of whose samples none counts
@@ -155,6 +157,12 @@ class ElasticTrainerMixin:
             super()._maybe_log_save_evaluate(*args, **kwargs)  # type: ignore[misc]
 
     # -- evaluation
+
+    def _evaluate(self, trial: Any, ignore_keys: Any, skip_scheduler: bool = False) -> Any:
+        """Evaluates while training; not at the start (``eval_on_start``) of a process whose job has begun before."""
+        if skip_scheduler and not is_new(self.job):
+            return {}
+        return super()._evaluate(trial, ignore_keys, skip_scheduler)  # type: ignore[misc]
 
     def evaluation_loop(
         self,
@@ -215,8 +223,22 @@ class ElasticTrainerMixin:
         super().log(logs, *args, **kwargs)  # type: ignore[misc] # which adds its own
         if summary:
             self._summary = self.state.log_history[-1]
+        if self.job.rank is None and is_new(self.job):
+            self._early.append(dict(self.state.log_history[-1]))
+        self._log_in_job(logs)
+
+    def _log_in_job(self, logs: dict[str, float]) -> None:
         numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
         self.job.log({name: value for name, value in numbers.items() if not isinstance(value, bool)})
+
+    def _say_early(self) -> None:
+        """Has rank 0 print and report what was logged before any process was rank 0: an evaluation at the start."""
+        for logs in self._early:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, (PrinterCallback, OnRank0)):
+                    callback.on_log(self.args, self.state, self.control, logs=dict(logs))
+            self._log_in_job({name: value for name, value in logs.items() if name != "step"})
+        self._early.clear()
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model on rank 0, or on the next one to be it if that is lost meanwhile; call it on all ranks."""

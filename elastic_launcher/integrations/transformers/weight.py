@@ -51,9 +51,9 @@ class Weight:
             return float(labels.ne(self._not_pixel).sum()) if self._classes != 1 else None
         if self._takes_items and items is not None:
             return float(items)
-        if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.ndim < 2:
+        if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
             return None
-        return float((labels[..., 1:] if self._shifts else labels).ne(IGNORED).sum())
+        return float((labels[..., 1:] if self._shifts and labels.ndim > 1 else labels).ne(IGNORED).sum())
 
     def tokens(self, batch: Any) -> int:
         """Returns how many input tokens the Trainer counts in a micro-batch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from elastic_launcher.torch.shard.tensors import is_sharded
 
 HOW = "call fully_shard(model) without a mesh, after elastic.init_node_group() and before job.prepare"
+SUMS = ("set_requires_gradient_sync", "set_gradient_divide_factor", "set_reduce_scatter_divide_factor")
 _parts: WeakKeyDictionary[nn.Module, list[tuple[str, torch.Tensor]]] = WeakKeyDictionary()
 
 
@@ -83,9 +85,19 @@ def set_up(model: nn.Module) -> None:
         if isinstance(module, _BatchNorm):
             raise TypeError(f"{path} is a {type(module).__name__}, which is not supported in a sharded model")
         if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # torch would multiply first, which gloo can't
+            FSDPModule.set_requires_gradient_sync(module, True)
+            FSDPModule.set_gradient_divide_factor(module, 1.0)
+            FSDPModule.set_force_sum_reduction_for_comms(module, True)  # torch would multiply first, which gloo can't
+            for method in SUMS:
+                setattr(module, method, partial(_refuse_to_change, method))
     _parts[model] = list(model.named_parameters(remove_duplicate=False))
+
+
+def _refuse_to_change(method: str, *_: Any, **__: Any) -> None:
+    raise RuntimeError(
+        f"{method} of a prepared model would change its gradient: each job.backward sums that over the ranks of the "
+        "node, and weighs the micro-batches by itself. Leave the call out"
+    )
 
 
 def _reshard(model: nn.Module) -> None:

@@ -67,7 +67,8 @@ def receive_state(
     """Receives the state that a peer sends with `send_state`; `TrainingState.finish` puts it in place.
 
     Other threads may use the group meanwhile. Any one message may take ``timeout`` seconds. With ``keep_own``,
-    registered objects stay as they are. Returns the header, and this rank's memory that holds the tensors now.
+    registered objects and frozen parameters stay as they are. Returns the header, and this rank's memory that holds the
+    tensors now.
 
     Raises:
         GroupError: If the peer was lost, the group was cut, or the time is over; the state is a mixture then.
@@ -79,14 +80,19 @@ def receive_state(
     group.recv(text, src, HEADER_TAG, timeout)
     header: dict[str, Any] = json.loads(text.numpy().tobytes())
     targets = state.targets(header, keep_own)
-    wanted, captured = forms(header), Captured(header, targets)
+    wanted = forms(header)
     frozen = frozen_parameters(header, DIGEST_BYTES)
+    kept = state.kept(header) if keep_own else set()
+    for number in kept.difference(frozen):
+        targets[number] = torch.empty_like(targets[number])
+    captured = Captured(header, targets)
     differ = torch.ones(len(frozen), dtype=torch.uint8)
     if frozen:
         own = captured.digests()
         theirs = torch.empty_like(own)
         group.recv(theirs, src, DIGESTS_TAG, timeout)
         differ = (own != theirs).to(torch.uint8)
+        differ[[number in kept for number in frozen]] = 0
         group.send(differ, src, DIFFER_TAG, timeout)
     sent = _without(len(wanted), frozen, differ)
     pieces = incoming([wanted[n] for n in sent], [targets[n] for n in sent])

@@ -165,3 +165,26 @@ def test_a_sample_with_an_extension_twice_is_refused(tmp_path: Path) -> None:
     found = webdataset.lanes([str(tmp_path / "a.tar")], lanes=1, counts=[2])
     with pytest.raises(ValueError, match=r"a.tar holds sample 'b' with 'txt' twice"):
         list(found.open(0, 0, 0))
+
+
+def test_a_tar_file_is_read_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is compressed begins anew for each step back."""
+    path, size = tmp_path / "one.tar", 20_000
+    with tarfile.open(path, "w") as tar:
+        for number in range(8):
+            for extension in ("jpg", "cls"):
+                member = tarfile.TarInfo(f"{number}.{extension}")
+                member.size = size
+                tar.addfile(member, io.BytesIO(bytes([number]) * size))
+    places = []
+
+    class Watched(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            places.append(self.tell())
+            return super().read(size)
+
+    monkeypatch.setattr(webdataset, "open_file", lambda file: Watched(Path(file).read_bytes()))
+    samples = list(webdataset.lanes([path], lanes=1, counts=[8]).open(0, 0, 0))
+    assert [sample["cls"] for sample in samples] == [bytes([number]) * size for number in range(8)]
+    in_files = [place for place in places if place > size]  # after what tells how it is compressed
+    assert len(in_files) > 16 and in_files == sorted(in_files)

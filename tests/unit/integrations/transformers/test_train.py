@@ -23,6 +23,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_utils import SchedulerType
 
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.integrations.transformers.bridge import TrainerProgress
@@ -107,6 +108,20 @@ def test_the_summary_of_a_training_is_not_in_a_checkpoint_of_its_end(job: Job, t
     kept = json.loads(TrainerProgress(trainer).state_dict()["log_history"])
     assert "train_runtime" in trainer.state.log_history[-1]
     assert kept == pytest.approx(trainer.state.log_history[:-1])
+
+
+@pytest.mark.skipif(not hasattr(SchedulerType, "GREEDY"), reason="this transformers has no GreedyLR")
+def test_a_scheduler_that_is_none_of_torchs(job: Job, tmp_path: Path) -> None:
+    greedy = {"lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "min_lr": 1e-4}}
+    arguments = {**greedy, "num_train_epochs": 3, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = make("plateau", tmp_path, ElasticInOrder, job=job, **arguments)
+    trainer.train()
+    plain = make("plateau", tmp_path, **arguments)
+    plain.train()
+    assert_alike(trainer, plain)
+    assert len({log["learning_rate"] for log in history(plain) if "loss" in log}) > 2
+    kept = trainer.job._session.state.registered["transformers.scheduler"]
+    assert kept.state_dict() == plain.lr_scheduler.state_dict()
 
 
 def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
@@ -284,6 +299,39 @@ def test_an_epoch_that_begins_with_its_second_step(tmp_path: Path) -> None:
     torch.testing.assert_close(ours.model.weight, plain.model.weight, rtol=0, atol=1e-9)
 
 
+class Labelled(Dataset[Any]):
+    """Samples with one class each, of which some do not count."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.tensor([1.0 + index]), "labels": index % 4 if index % 3 else -100}
+
+
+def test_a_class_that_does_not_count(tmp_path: Path) -> None:
+    """The loss is a mean over the samples whose label counts, as torch's cross entropy is."""
+
+    def trained(kind: Any, **job: Any) -> Any:
+        args = TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=6,
+            max_steps=2,
+            logging_steps=1,
+            optim="sgd",
+            learning_rate=0.1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = kind(Scores(), args, train_dataset=Labelled(), **job)
+        trainer.train()
+        return trainer
+
+    assert_alike(trained(ElasticInOrder, job=elastic.init(6, 2)), trained(InOrderTrainer))
+
+
 def answers_with(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> None:
     """Has the ranks bring together what is given, where it is a dict."""
     monkeypatch.setattr(Job, "reduce", lambda self, own, op="mean": answers.pop(0) if isinstance(own, dict) else own)
@@ -313,6 +361,55 @@ def test_a_checkpoint_is_saved_again_where_rank_0_was_lost(
     trainer.train()
     assert not answers
     assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
+
+
+def test_metrics_of_one_batch_after_the_other_get_its_inputs(job: Job, tmp_path: Path) -> None:
+    def evaluated(kind: Any, **job: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        def measure(found: Any, compute_result: bool) -> dict[str, float]:
+            seen.append({name: found.inputs[name].tolist() for name in sorted(found.inputs)})
+            return {"batches": float(len(seen))} if compute_result else {}
+
+        arguments = {"batch_eval_metrics": True, "include_for_metrics": ["inputs"], "eval_strategy": "no"}
+        trainer = make("classes", tmp_path, kind, **job)
+        for name, value in arguments.items():
+            setattr(trainer.args, name, value)
+        trainer.compute_metrics = measure
+        assert trainer.evaluate()["eval_batches"] == 5
+        return seen
+
+    assert evaluated(ElasticInOrder, job=job) == evaluated(InOrderTrainer)
+
+
+def test_rank_0_says_what_was_logged_before_it_was_known(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[bool] = []
+    logged: list[Any] = []
+
+    class Begins(TrainerCallback):  # type: ignore[misc] # transformers is not followed
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            begun.append(True)
+
+    monkeypatch.setattr(Job, "rank", property(lambda self: 0 if begun else None))
+    monkeypatch.setattr(Job, "log", lambda self, values: logged.append(values) if begun else None)
+    arguments = {"max_steps": 2, "logging_steps": 1, "eval_strategy": "no", "eval_on_start": True}
+    trainer = make("tokens", tmp_path, ElasticInOrder, [Begins()], job=job, **arguments)
+    trainer.train()
+    assert ["eval_loss" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False, False]
+    assert logged[0]["eval_loss"] == trainer.state.log_history[0]["eval_loss"] and "loss" in logged[1]
+    assert ["eval_loss" in one for one in trainer.state.log_history] == [True, False, False, False]
+
+
+def test_a_process_that_goes_on_does_not_evaluate_at_the_start(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model is the one as it was built until the first step, and what it logs is what its peers have logged."""
+    monkeypatch.setattr("elastic_launcher.integrations.transformers.trainer.is_new", lambda job: False)
+    trainer = make("tokens", tmp_path, ElasticInOrder, job=job, max_steps=1, eval_strategy="no", eval_on_start=True)
+    trainer.train()
+    assert not any("eval_loss" in one for one in trainer.state.log_history)
 
 
 def test_reports_begin_where_a_process_becomes_rank_0() -> None:

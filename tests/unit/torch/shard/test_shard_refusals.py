@@ -91,6 +91,34 @@ def test_a_job_refuses(act: Callable[[Job], Any], words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.set_requires_gradient_sync(False),
+        lambda model: model[0].set_requires_gradient_sync(False, recurse=False),
+        lambda model: model.set_gradient_divide_factor(2.0),
+    ],
+)
+def test_a_prepared_model_sums_its_gradient_in_each_pass(change: Callable[[Any], None]) -> None:
+    """A script that accumulates by itself would train nothing: its gradients never come."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    fully_shard(model[0])
+    fully_shard(model)
+    job_alone().prepare(model)
+    with pytest.raises(RuntimeError, match="of a prepared model would change its gradient.*Leave the call out"):
+        change(model)
+
+
+def test_a_model_that_was_told_not_to_sum_before_does_so_once_it_is_prepared() -> None:
+    job, model = job_alone(), sharded()
+    model.set_requires_gradient_sync(False)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for (x,) in job.dataloader(TensorDataset(torch.ones(4, 2))):
+        job.backward(model(x).sum())
+        assert all(parameter.grad.to_local().any() for parameter in model.parameters())
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
     ("give", "words"),
     [
         (lambda job, loss, optimizer: job.backward(None, weight=0), "needs a loss with a gradient"),
