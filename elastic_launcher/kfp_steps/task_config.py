@@ -62,6 +62,8 @@ def nodes_template(task: TaskConfig, pod_template: str, run: str = "") -> Docume
         template["spec"]["containers"] = [{"name": of_task["spec"]["containers"][0]["name"]}]
     container = template["spec"]["containers"][node_container(template)]
     theirs = of_task["spec"].pop("containers")[0]
+    labels = template["metadata"].get("labels") or {}
+    labels.pop(RUN_LABEL, None)  # of the run that the template was taken from
     _add(template["metadata"], of_task["metadata"])
     _add(template["spec"], of_task["spec"])
     _add(container, {key: value for key, value in theirs.items() if key != "name"})

@@ -55,6 +55,12 @@ def test_all_that_the_task_says_is_in_the_nodes_pod() -> None:
     assert template["metadata"]["labels"] == {"pipeline/runid": "run-1"}
 
 
+def test_a_template_from_another_run_has_the_label_of_this_one() -> None:
+    exported = "{metadata: {labels: {pipeline/runid: old, team: nlp}}, spec: {priorityClassName: low}}"
+    labels = nodes_template(task(), exported, run="run-1")["metadata"]["labels"]
+    assert labels == {"pipeline/runid": "run-1", "team": "nlp"}
+
+
 def test_sections_for_kinds_of_nodes_reach_the_nodes() -> None:
     lent = {"priorityClassName": "spot", "tolerations": [{"key": "spot", "operator": "Exists"}]}
     template = nodes_template(task(**SEEN), f"{TEMPLATE}overQuota: {json.dumps(lent)}")
