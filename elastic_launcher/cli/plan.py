@@ -120,10 +120,9 @@ def _job(work_dir: Path, as_json: bool) -> None:
         last = {"last_worthwhile": found.last_worthwhile, "assumptions": list(found.assumptions)}
         typer.echo(json.dumps({"sizes": rows, **last}))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(_goodput(found))
+    Console(highlight=False, soft_wrap=True).print(_goodput(found))
     for remark in _remarks(found):
-        console.print(remark)
+        typer.echo(remark)
 
 
 def _goodput(found: Goodputs) -> Table:
