@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from elastic_launcher.checkpoint import CheckpointError
 from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.checkpoint.store import open_store
-from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell
+from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere
+from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
-from elastic_launcher.workdir import Layout, WorkDirError, read_job
+from elastic_launcher.host.lock import launcher_lives
+from elastic_launcher.workdir import Layout, WorkDirError, read_document, read_job
 
 EXPORT = "export"
 TORCH = "torch"
@@ -89,9 +92,32 @@ def _save(layout: Layout) -> None:
         refuse(str(error))
     except (ControlUnreachable, OSError):
         if asked is None:
-            refuse(f"the job in {layout.path} is not running: there is nothing to save")
+            _explain(layout)
         saved = _saved_at_its_end(layout, news, asked)
     typer.echo(f"step {saved['step']} is saved in {saved['path']}")
+
+
+def _explain(layout: Layout) -> NoReturn:
+    """Says why a job can't be asked for a checkpoint.
+
+    Raises:
+        typer.Exit: Always.
+    """
+    owner = read_document(layout.job)
+    lives = launcher_lives(owner)
+    if lives:
+        _not_answering(layout, owner)
+    if lives is None and "host" in owner and ended(layout) is None:
+        refuse(told_elsewhere(layout, owner))
+    refuse(f"the job in {layout.path} is not running: there is nothing to save")
+
+
+def _not_answering(layout: Layout, owner: Mapping[str, Any]) -> NoReturn:
+    tell(
+        f"the launcher of the job in {layout.path} (process {owner['pid']}) does not answer: run this command again "
+        "once it does; `kill -CONT` wakes one that was frozen"
+    )
+    raise typer.Exit(int(ExitCode.LAUNCHER_FAILED))
 
 
 def _wait(layout: Layout, client: ControlClient, news: EventFollower, asked: int) -> dict[str, Any]:
@@ -116,7 +142,9 @@ def _saved_at_its_end(layout: Layout, news: EventFollower, asked: int) -> dict[s
     for event in news.poll():
         if event.kind == "checkpoint_saved" and event["step"] > asked:
             return {"step": event["step"], "path": event["path"]}
-    last = ended(layout)
+    last, owner = ended(layout), read_document(layout.job)
+    if last is None and launcher_lives(owner):
+        _not_answering(layout, owner)
     how = "its launcher is gone" if last is None else f"it ended with exit code {last['exit_code']} ({last['message']})"
     tell(f"the job in {layout.path} has saved nothing since: {how}")
     raise typer.Exit(1)

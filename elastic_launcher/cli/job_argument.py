@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -79,3 +80,11 @@ def ended(layout: Layout) -> Event | None:
         last = read_last(layout.events)[-1:]
         return last[0] if last and last[0].kind == "job_finished" else None
     return None
+
+
+def told_elsewhere(layout: Layout, owner: Mapping[str, Any]) -> str:
+    """Returns why a running job can't be asked for anything from here."""
+    return (
+        f"the job in {layout.path} runs on {owner.get('host', 'another machine')}, and can't be reached from "
+        f"{socket.gethostname()}: run this command there"
+    )
