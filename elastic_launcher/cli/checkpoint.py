@@ -12,11 +12,12 @@ import typer
 from elastic_launcher.checkpoint import CheckpointError
 from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.checkpoint.store import open_store
-from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere
+from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere, told_end
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
 from elastic_launcher.host.lock import launcher_lives
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, WorkDirError, read_document, read_job
 
 EXPORT = "export"
@@ -74,11 +75,17 @@ def _export(layout: Layout, to: Path, form: str) -> None:
 
 
 def _place(layout: Layout) -> str | None:
-    """Returns what the job was given as ``--checkpoint-dir``; None where it is not known."""
+    """Returns what the job was given as ``--checkpoint-dir``; None where it is not known.
+
+    Raises:
+        typer.Exit: If a later version wrote it.
+    """
     try:
         return read_job(layout.path)[1].checkpoint_dir
     except WorkDirError:
         return None
+    except ConfigError as error:
+        refuse(f"{layout.job}: {error}")
 
 
 def _save(layout: Layout) -> None:
@@ -145,6 +152,6 @@ def _saved_at_its_end(layout: Layout, news: EventFollower, asked: int) -> dict[s
     last, owner = ended(layout), read_document(layout.job)
     if last is None and launcher_lives(owner):
         _not_answering(layout, owner)
-    how = "its launcher is gone" if last is None else f"it ended with exit code {last['exit_code']} ({last['message']})"
+    how = "its launcher is gone" if last is None else told_end(last)
     tell(f"the job in {layout.path} has saved nothing since: {how}")
     raise typer.Exit(1)

@@ -13,6 +13,7 @@ import typer
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import SCHEME, JobName
 from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.report.words import first_line
 from elastic_launcher.workdir import Layout
 
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
@@ -88,3 +89,8 @@ def told_elsewhere(layout: Layout, owner: Mapping[str, Any]) -> str:
         f"the job in {layout.path} runs on {owner.get('host', 'another machine')}, and can't be reached from "
         f"{socket.gethostname()}: run this command there"
     )
+
+
+def told_end(last: Event) -> str:
+    """Returns how a job ended, in one line, by its last event."""
+    return f"it ended with exit code {last['exit_code']} ({first_line(last['message'])})"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell, told_elsewhere
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell, told_elsewhere, told_end
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.engines.kubernetes.objects.names import JobName
@@ -89,9 +89,7 @@ def _explain(layout: Layout) -> NoReturn:
         )
         raise typer.Exit(int(ExitCode.LAUNCHER_FAILED))
     if last is not None:
-        refuse(
-            f"the job in {layout.path} is not running: it ended with exit code {last['exit_code']} ({last['message']})"
-        )
+        refuse(f"the job in {layout.path} is not running: {told_end(last)}")
     left = len(processes.find(os.path.realpath(layout.path)))
     what = (
         f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "

@@ -33,3 +33,17 @@ def test_why_a_job_can_not_be_asked(owner: dict[str, Any], code: int, said: str,
     shown = CliRunner().invoke(APP, [str(histories.write_job(tmp_path, **owner))])
     assert (shown.exit_code, shown.stdout) == (code, "")
     assert said in shown.stderr
+
+
+def test_a_job_of_a_later_version_is_not_exported(tmp_path: Path) -> None:
+    path = histories.write_job(tmp_path, config={"v": 99, "script": "train.py"})
+    shown = CliRunner().invoke(APP, ["export", str(path), "--to", str(tmp_path / "x.pt")])
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "is of version 99" in shown.stderr
+
+
+def test_a_job_without_a_configuration_has_no_checkpoint_in_another_place(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"v": 1}')
+    shown = CliRunner().invoke(APP, ["export", str(tmp_path), "--to", str(tmp_path / "x.pt")])
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "has no checkpoint that can be used" in shown.stderr
