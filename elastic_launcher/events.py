@@ -6,6 +6,7 @@ What can't be written is counted, and the gap is marked as soon as there is room
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -125,9 +126,12 @@ class Event(Mapping[str, Any]):
 
 
 def finite(value: object) -> float | None:
-    """Returns a field's number; None for what is none or not finite (``nan``, ``inf`` and ``-inf`` are texts here)."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    """Returns a field's number; None for what is none, not finite (``nan``, ``inf`` and ``-inf`` are texts here), or
+    beyond what a float holds.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            return float(value) if math.isfinite(value) else None
     return None
 
 

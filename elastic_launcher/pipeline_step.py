@@ -10,7 +10,6 @@ import collections
 import contextlib
 import html
 import json
-import math
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
-from elastic_launcher.events import EventError, read_events
+from elastic_launcher.events import EventError, finite, read_events
 from elastic_launcher.host.script_file import script_path, write_script
 from elastic_launcher.options import ConfigError, command_line, without_edges
 from elastic_launcher.report.words import first_line
@@ -295,9 +294,6 @@ def _metrics(folder: Path) -> dict[str, float]:
             if isinstance(error, EventError):  # otherwise nothing was started
                 say(f"the run's numbers are not known, and given as 0: {error}")
             measured = {"logged": {}, **dict.fromkeys(METRICS, 0)}
-    logged = {name: value for name, value in {LOSS: measured.get(LOSS), **measured["logged"]}.items() if _finite(value)}
+    known = {LOSS: measured.get(LOSS), **measured["logged"]}
+    logged = {name: value for name, value in known.items() if finite(value) is not None}
     return {**logged, **{key: measured.get(key, 0) for key in METRICS}}
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -161,9 +161,10 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
 
     Raises:
         WorkDirError: If there is none, or it can't be read.
+        ConfigError: If a later version wrote its configuration.
     """
     document = read_document(Layout(path).job)
-    if not document:
+    if "id" not in document or not isinstance(document.get("config"), dict):
         raise WorkDirError(f"{path} is not the work directory of a job: it has no job.json that can be read")
     return str(document["id"]), JobConfig.from_dict(document["config"])
 

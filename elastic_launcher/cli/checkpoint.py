@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from elastic_launcher.checkpoint import CheckpointError
 from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.checkpoint.store import open_store
-from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell
+from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere, told_end
+from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
-from elastic_launcher.workdir import Layout, WorkDirError, read_job
+from elastic_launcher.host.lock import launcher_lives
+from elastic_launcher.options import ConfigError
+from elastic_launcher.workdir import Layout, WorkDirError, read_document, read_job
 
 EXPORT = "export"
 TORCH = "torch"
@@ -71,11 +75,17 @@ def _export(layout: Layout, to: Path, form: str) -> None:
 
 
 def _place(layout: Layout) -> str | None:
-    """Returns what the job was given as ``--checkpoint-dir``; None where it is not known."""
+    """Returns what the job was given as ``--checkpoint-dir``; None where it is not known.
+
+    Raises:
+        typer.Exit: If a later version wrote it.
+    """
     try:
         return read_job(layout.path)[1].checkpoint_dir
     except WorkDirError:
         return None
+    except ConfigError as error:
+        refuse(f"{layout.job}: {error}")
 
 
 def _save(layout: Layout) -> None:
@@ -89,9 +99,32 @@ def _save(layout: Layout) -> None:
         refuse(str(error))
     except (ControlUnreachable, OSError):
         if asked is None:
-            refuse(f"the job in {layout.path} is not running: there is nothing to save")
+            _explain(layout)
         saved = _saved_at_its_end(layout, news, asked)
     typer.echo(f"step {saved['step']} is saved in {saved['path']}")
+
+
+def _explain(layout: Layout) -> NoReturn:
+    """Says why a job can't be asked for a checkpoint.
+
+    Raises:
+        typer.Exit: Always.
+    """
+    owner = read_document(layout.job)
+    lives = launcher_lives(owner)
+    if lives:
+        _not_answering(layout, owner)
+    if lives is None and "host" in owner and ended(layout) is None:
+        refuse(told_elsewhere(layout, owner))
+    refuse(f"the job in {layout.path} is not running: there is nothing to save")
+
+
+def _not_answering(layout: Layout, owner: Mapping[str, Any]) -> NoReturn:
+    tell(
+        f"the launcher of the job in {layout.path} (process {owner['pid']}) does not answer: run this command again "
+        "once it does; `kill -CONT` wakes one that was frozen"
+    )
+    raise typer.Exit(int(ExitCode.LAUNCHER_FAILED))
 
 
 def _wait(layout: Layout, client: ControlClient, news: EventFollower, asked: int) -> dict[str, Any]:
@@ -116,7 +149,9 @@ def _saved_at_its_end(layout: Layout, news: EventFollower, asked: int) -> dict[s
     for event in news.poll():
         if event.kind == "checkpoint_saved" and event["step"] > asked:
             return {"step": event["step"], "path": event["path"]}
-    last = ended(layout)
-    how = "its launcher is gone" if last is None else f"it ended with exit code {last['exit_code']} ({last['message']})"
+    last, owner = ended(layout), read_document(layout.job)
+    if last is None and launcher_lives(owner):
+        _not_answering(layout, owner)
+    how = "its launcher is gone" if last is None else told_end(last)
     tell(f"the job in {layout.path} has saved nothing since: {how}")
     raise typer.Exit(1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import SCHEME, JobName
 from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.report.words import first_line
 from elastic_launcher.workdir import Layout
 
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
@@ -79,3 +81,16 @@ def ended(layout: Layout) -> Event | None:
         last = read_last(layout.events)[-1:]
         return last[0] if last and last[0].kind == "job_finished" else None
     return None
+
+
+def told_elsewhere(layout: Layout, owner: Mapping[str, Any]) -> str:
+    """Returns why a running job can't be asked for anything from here."""
+    return (
+        f"the job in {layout.path} runs on {owner.get('host', 'another machine')}, and can't be reached from "
+        f"{socket.gethostname()}: run this command there"
+    )
+
+
+def told_end(last: Event) -> str:
+    """Returns how a job ended, in one line, by its last event."""
+    return f"it ended with exit code {last['exit_code']} ({first_line(last['message'])})"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -32,11 +34,10 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written, until the job ends.")] = False,
 ) -> None:
     """Prints what a job's ranks wrote, each line with its rank, over all generations and runs of the job."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this quietly, as it does `cat`
     wanted = named(work_dir)
     if wanted is not None:
         return _print_logs(wanted, rank, follow)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this quietly, as it does `cat`
     layout = job_folder(work_dir)
     lines = JobLines(layout.logs)
     try:
@@ -94,6 +95,13 @@ def _print_logs(wanted: JobName, rank: int | None, follow: bool) -> None:
             return job.name
 
     with tempfile.TemporaryDirectory(prefix="elastic-logs-") as folder:
+
+        def leave(number: int, frame: object) -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(128 + number)
+
+        for each in (signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed must not leave the folder behind
+            signal.signal(each, leave)
         lines = JobLines(Path(folder))
         name = run(save(Path(folder), lines))
         print_lines(lines.written(), rank)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -110,4 +112,6 @@ def overview(
 
 def main() -> None:
     """Runs the command line; does not return."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a job's name must not end a command that can't encode it
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="elastic-launcher")

@@ -24,6 +24,8 @@ from elastic_launcher.report.words import share as percent
 from elastic_launcher.virtual_ranks import plan_virtual
 from elastic_launcher.workdir import read_document
 
+MOST = 10**6
+"""Micro-batches of a step, and ranks: more would fill the memory."""
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -82,6 +84,11 @@ def plan(
             raise ValueError("--deterministic doesn't go with --shard: a sharded model has no virtual ranks")
         fitting = [size for size in SIZES if size <= batch and size % (over or 1) == 0] or [over or 1]
         sizes = [_whole("--world-size", world_size)] if world_size is not None else fitting
+        if max(batch // largest, *sizes) > MOST:
+            raise ValueError(
+                f"the step has more than {MOST:,} micro-batches or ranks: give fewer samples or ranks, or a larger "
+                "--max-batch-per-gpu"
+            )
         units = _whole("--deterministic", deterministic) if deterministic is not None else 0
         plans = iter([_plan(batch, largest, size, units, over, batch_norm=batch_norm) for size in sizes])
     except ValueError as error:
@@ -120,10 +127,9 @@ def _job(work_dir: Path, as_json: bool) -> None:
         last = {"last_worthwhile": found.last_worthwhile, "assumptions": list(found.assumptions)}
         typer.echo(json.dumps({"sizes": rows, **last}))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(_goodput(found))
+    Console(highlight=False, soft_wrap=True).print(_goodput(found))
     for remark in _remarks(found):
-        console.print(remark)
+        typer.echo(remark)
 
 
 def _goodput(found: Goodputs) -> Table:

@@ -69,7 +69,7 @@ def show(where: tuple[str, str], found: Mapping[str, Any]) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, Text(value, style=STYLES.get(found["state"], "bold red") if name == "state" else ""))
+        table.add_row(Text(name), Text(value, style=STYLES.get(found["state"], "bold red") if name == "state" else ""))
     console.print(Panel(table, title=Text(str(found["name"])), title_align="left", expand=False))
 
 

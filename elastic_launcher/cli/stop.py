@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell, told_elsewhere, told_end
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.engines.kubernetes.objects.names import JobName
@@ -80,10 +79,7 @@ def _explain(layout: Layout) -> NoReturn:
     owner = read_document(layout.job)
     process, lives, last = f"process {owner.get('pid')}", launcher_lives(owner), ended(layout)
     if lives is None and last is None:
-        refuse(
-            f"the job in {layout.path} runs on {owner.get('host', 'another machine')}, and can't be reached from "
-            f"{socket.gethostname()}: run this command there"
-        )
+        refuse(told_elsewhere(layout, owner))
     if lives:
         orphans = (owner.get("config") or {}).get("orphan_timeout", 60)
         tell(
@@ -93,9 +89,7 @@ def _explain(layout: Layout) -> NoReturn:
         )
         raise typer.Exit(int(ExitCode.LAUNCHER_FAILED))
     if last is not None:
-        refuse(
-            f"the job in {layout.path} is not running: it ended with exit code {last['exit_code']} ({last['message']})"
-        )
+        refuse(f"the job in {layout.path} is not running: {told_end(last)}")
     left = len(processes.find(os.path.realpath(layout.path)))
     what = (
         f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "

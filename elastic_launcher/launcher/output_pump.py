@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import select
 import signal
 import sys
 import threading
@@ -181,9 +182,19 @@ def _write(descriptor: int, piece: bytes) -> None:
     """Writes a piece; it is left out if the stream has no reader or the disk is full."""
     try:
         while piece:
-            piece = piece[os.write(descriptor, piece) :]
+            try:
+                piece = piece[os.write(descriptor, piece) :]
+            except BlockingIOError:  # another process that has the same pipe or terminal made it non-blocking for all
+                _wait_for_room(descriptor)
     except OSError as error:
         if error.errno not in GONE:
             return  # what scripts write is in their own files, and what happens among the events
         with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), descriptor)
+
+
+def _wait_for_room(descriptor: int) -> None:
+    """Waits until something can be written, or there is no reader any more."""
+    room = select.poll()
+    room.register(descriptor, select.POLLOUT)
+    room.poll()

@@ -16,6 +16,7 @@ from pathlib import Path
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event, EventError
+from elastic_launcher.host.files import replacing
 from elastic_launcher.host.transient import unavailable
 from elastic_launcher.options import ConfigError
 from elastic_launcher.resume_advice import retry_advice
@@ -51,7 +52,8 @@ def recall_events(config: JobConfig, path: Path) -> bool:
         why = f"the checkpoints in {place} can't be read: {error}"
         raise unavailable(f"{why}; once they can, {retry_advice()}", error) from error
     if told:
-        path.write_bytes(told)
+        with replacing(path, lasting=True) as file:  # a part of it would count as all, and its numbers be used again
+            file.write(told)
     return bool(told)
 
 

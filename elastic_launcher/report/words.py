@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from decimal import Decimal
 
 NONE = "–"
 """Stands where there is no value."""
@@ -45,10 +46,10 @@ def number(value: object) -> str:
     """Returns a value in at most four digits; a text, such as nan, as it is."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NONE if value is None else str(value)
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if abs(value) >= 1e15:
-        return f"{value:.3e}"
+        return f"{Decimal(value):.3e}"  # a script may log a whole number that no float holds
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     if 0 < abs(value) < 0.001:

@@ -99,7 +99,7 @@ def test_numbers_that_json_lacks_are_written_by_name(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [(1, 1.0), (0.5, 0.5), ("nan", None), (math.nan, None), (None, None), (True, None), ("1", None)],
+    [(1, 1.0), (0.5, 0.5), ("nan", None), (math.nan, None), (None, None), (True, None), ("1", None), (10**400, None)],
 )
 def test_finite_takes_numbers_only(value: object, number: float | None) -> None:
     assert finite(value) == number

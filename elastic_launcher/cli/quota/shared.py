@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from elastic_launcher.cli.job_argument import refuse
 from elastic_launcher.quota.projects import Projects, QuotaError
@@ -51,7 +52,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         numbers = name not in ("PROJECT", "JOB", "WHY", "TIME", "CAUSE")
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row))
+        table.add_row(*(Text("-" if value is None else str(value)) for value in row))  # a name may have brackets
     Console(highlight=False, soft_wrap=not Console().is_terminal, width=None if Console().is_terminal else 200).print(
         table
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ class ClusterJob:
 
     async def ask_to_stop(self) -> None:
         """Has the job saved and ended, by an annotation that its launcher watches."""
-        notes = {STOP: f"elastic-launcher stop, by {getpass.getuser()}"}
+        notes = {STOP: f"elastic-launcher stop, by {_user()}"}
         path = f"{self._base}/services/{self._service}"
         await self._api.request("PATCH", path, {"metadata": {"annotations": notes}}, content_type=MERGE)
 
@@ -138,6 +139,14 @@ async def _check_namespace(api: Api, name: str) -> None:
     except ApiError as error:
         if error.status == NOT_FOUND:  # without the right to ask, the error is about the job
             raise ConfigError(f"there is no namespace {name} at {api.login.server}") from error
+
+
+def _user() -> str:
+    """Returns who runs this process; its number where that has no name, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the second from Python 3.13 on
+        return f"user {os.getuid()}"
 
 
 def _told(wanted: JobName, namespace: str, names: Sequence[str], jobs: Mapping[str, Any]) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +113,40 @@ def test_what_is_written_later_is_told_once_through_a_rotation(job: Path) -> Non
         "[rank 1] held back",
     ]
     assert [str(line) for line in lines.rest()] == ["[rank 1] five"]
+
+
+@pytest.mark.parametrize("ends", ["reader", "terminal"])
+def test_logs_of_a_cluster_leave_no_copy_behind(ends: str, tmp_path: Path) -> None:
+    code = """
+import asyncio, contextlib, os, signal, sys
+from elastic_launcher.cli.main import main
+from elastic_launcher.engines.kubernetes import remote_job
+
+class Job:
+    name = "ml/digits"
+
+    async def save_logs(self, folder, follow):
+        (folder / "1-0.log").write_text("::elastic generation=1 rank=0 world_size=1::\\n" + "line\\n" * 100_000)
+        if sys.argv[-1] == "--follow":
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.Event().wait()
+        return []
+
+@contextlib.asynccontextmanager
+async def cluster_job(wanted):
+    yield Job()
+
+remote_job.cluster_job = cluster_job
+main()
+"""
+    command = [sys.executable, "-c", code, "logs", "job/digits", *(["--follow"] if ends == "terminal" else [])]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if ends == "reader":
+            assert process.stdout.readline() == b"[rank 0] line\n"
+            process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == (1 if ends == "reader" else 129)
+    assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +69,16 @@ def test_our_options_after_the_script_are_warned_of(words: tuple[str, ...], misp
     lines = elastic_launcher("run", *words).stderr.splitlines()
     assert [line.split()[1] for line in lines if "comes after the script" in line] == misplaced
     assert "the script nowhere.py is not there" in lines[-1]
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("latin-1", "\\u2603"), ("utf-8", "☃")])
+def test_what_the_output_can_not_encode_is_escaped(encoding: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "☃.yaml").write_text("a: [")
+    command = [sys.executable, "-m", "elastic_launcher", "lint", str(tmp_path / "☃.yaml")]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    result = subprocess.run(command, capture_output=True, encoding=encoding, env=environment)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert result.stdout.startswith(f"{tmp_path}/{shown}.yaml:")
 
 
 def test_the_version() -> None:

@@ -42,6 +42,14 @@ def test_without_a_world_size_each_of_many_has_a_row() -> None:
     assert [row[0] for row in cells(planned(256, 64))] == [str(size) for size in SIZES]
 
 
+@pytest.mark.parametrize("more", [(), ("--world-size", "2000000")])
+def test_a_step_that_fills_the_memory_is_refused(more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.cli.plan.plan_step", lambda *batch, **kind: pytest.fail("it is planned"))
+    refused = planned(2_000_000, 1_000 if more else 1, *more)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "more than 1,000,000 micro-batches or ranks" in refused.stderr
+
+
 def test_no_row_has_more_ranks_than_samples() -> None:
     assert [row[0] for row in cells(planned(13, 64))] == ["1", "2", "3", "4", "5", "6", "7", "8", "12"]
 

@@ -136,6 +136,21 @@ status(Path(sys.argv[1]))
     assert "guaranteed 1, allowed 3, limit 3" in written
 
 
+def test_on_a_terminal_names_keep_their_brackets(tmp_path: Path) -> None:
+    story = histories.Story().start_nodes(1).form(1, cause="start").train(2)
+    story.add("log", step=story.step, values={"acc[/val]": 0.5, "loss[train]": 2.5})
+    histories.write(story.events, tmp_path)
+    code = """
+import sys
+from pathlib import Path
+from elastic_launcher.cli.status import status
+status(Path(sys.argv[1]))
+"""
+    written = in_terminal(code, str(tmp_path), columns=100)
+    assert "acc[/val]" in written
+    assert "loss[train]" in written
+
+
 @pytest.mark.parametrize("command", ["status", "report"])
 @pytest.mark.parametrize(
     ("make", "said"),

@@ -52,6 +52,21 @@ print("and no end of line", end="")
         assert process.wait(PATIENCE) == 0
 
 
+def test_nothing_is_lost_where_writing_does_not_block() -> None:
+    code = """
+import os
+os.set_blocking(1, False)
+for number in range(100_000):
+    print("line", number)
+print("printed", file=sys.stderr)
+"""
+    with program(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "printed\n"  # more than the pipe holds
+        assert read(process.stdout) == [f"line {number}" for number in range(100_000)]
+        assert process.wait(PATIENCE) == 0
+
+
 def test_what_goes_to_one_reader_keeps_its_order() -> None:
     code = """
 for number in range(1000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,20 @@ def test_each_machine_goes_on_with_the_events_of_those_before(place: Place) -> N
     assert recall_events(place.config, place.machine("d"))
     assert place.machine("d").read_bytes() == place.machine("c").read_bytes()
     assert not place.said
+
+
+def test_events_that_do_not_fit_on_the_disk_are_fetched_again(place: Place) -> None:
+    place.write(place.machine("a"), 1, *range(100))
+    there = place.machine("b")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, unlimited[1]))
+    try:
+        with pytest.raises(OSError):
+            recall_events(place.config, there)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert recall_events(place.config, there)
+    assert place.steps(there) == [*range(100)]
 
 
 def test_what_a_killed_launcher_had_not_copied_is_copied_by_the_next_on_its_disk(place: Place) -> None:

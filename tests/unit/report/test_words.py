@@ -48,6 +48,7 @@ def test_a_moment(seconds: float, text: str) -> None:
         (2.6077e-4, "2.61e-4"),
         (-1e-9, "-1e-9"),
         (3e20, "3.000e+20"),
+        (-3 * 10**400, "-3.000e+400"),
         (math.nan, "nan"),
         ("inf", "inf"),
     ],

@@ -160,6 +160,13 @@ def test_history_shows_the_last_changes(tmp_path: Path) -> None:
     assert "job-2" in quota("history", "--jobs", tmp_path).stdout
 
 
+def test_history_shows_names_with_their_brackets(tmp_path: Path) -> None:
+    row = {"v": 1, "time": 1000.0, "job": "a[b]", "project": "p", "cause": "free", "reason": "said [/x]"}
+    (tmp_path / "quota-history.jsonl").write_text(json.dumps(row) + "\n")
+    shown = quota("history", "--jobs", tmp_path).stdout
+    assert ("a[b]" in shown, "said [/x]" in shown) == (True, True)
+
+
 def test_serve_refuses_a_document_that_is_wrong(projects: Path, tmp_path: Path) -> None:
     projects.write_text("projects: []\n")
     result = quota("serve", projects, "--jobs", tmp_path / "jobs")

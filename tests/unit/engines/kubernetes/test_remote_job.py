@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ import yaml
 from aiohttp import web
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL, JobName
+from elastic_launcher.engines.kubernetes.objects.service import STOP
 from elastic_launcher.engines.kubernetes.remote_job import ClusterJob, cluster_job
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError
@@ -50,6 +52,24 @@ def test_a_pod_that_can_not_be_read_is_named_and_the_others_are_read(tmp_path: P
         "the log of pod digits-x-2 can't be read: no route to host"
     ]
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"1-0.log": "hello\n", "3-0.log": "hello\n"}
+
+
+def test_a_user_without_a_name_stops_a_job_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Services:
+        """Keeps what is written."""
+
+        async def request(self, method: str, path: str, body: dict[str, Any], **more: Any) -> None:
+            noted.update(body["metadata"]["annotations"])
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    noted: dict[str, str] = {}
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    asyncio.run(ClusterJob(cast(Api, Services()), SERVICE).ask_to_stop())
+    assert noted == {STOP: f"elastic-launcher stop, by user {os.getuid()}"}
 
 
 def service(name: str, owner: str) -> dict[str, Any]:
