@@ -58,8 +58,10 @@ def logged_numbers(values: Mapping[str, Any]) -> dict[str, int | float]:
     """Returns the numbers that a script logs, by name.
 
     Raises:
-        TypeError: If a value is no number.
+        TypeError: If they are no mapping, or a value is no number.
     """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"job.log: the values are {type(values).__name__}; give a dict of numbers by name")
     plain: dict[str, int | float] = {}
     for name, value in values.items():
         number: Any = value

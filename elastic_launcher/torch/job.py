@@ -233,7 +233,7 @@ class Job(JobStatus):
         rank's).
 
         Raises:
-            TypeError: If a value is no number.
+            TypeError: If they are no mapping, or a value is no number.
         """
         plain = logged_numbers(values)
         if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):

@@ -6,13 +6,15 @@ Jobs follow their hints at once, so GPUs that one gives up are another one's in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from elastic_launcher.quota.allocation.places import Placement
 from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.metrics.figures import own_figures
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.ledger import Ledger, allowed_by_project
+from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.simulation.simulate import Seen, State
@@ -27,7 +29,7 @@ class Rounds:
         projects: The projects document.
 
     Attributes:
-        short: Seconds for which each project asked for more than it had, within its guarantee.
+        short: Seconds for which each project lacked GPUs of its guarantee that its own jobs could use.
     """
 
     def __init__(self, projects: Projects) -> None:
@@ -50,18 +52,15 @@ class Rounds:
         capacity = sum(state.machines.values())
         held = {seen.job.name: sum(seen.held.values()) for seen in state.jobs}
         for _ in range(_ROUNDS):
-            reports = tuple(self._report(seen, held[seen.job.name], state) for seen in state.jobs)
-            decision = decide(World(capacity, reports), self._projects, self._ledger, state.now)
+            world = World(capacity, tuple(self._report(seen, held[seen.job.name], state) for seen in state.jobs))
+            decision = decide(world, self._projects, self._ledger, state.now)
             self._ledger = decision.ledger
             held = {name: account.allowed for name, account in self._ledger.accounts.items()}
             if not decision.changes:
                 break
-        allowed = allowed_by_project(self._ledger.accounts.values(), {})
-        self._lacking = {
-            project.name
-            for project in self._projects.projects
-            if allowed.get(project.name, 0) < min(project.guaranteed, decision.targets.demands.get(project.name, 0))
-        }
+        followed = {name: replace(one, held=one.allowed) for name, one in self._ledger.accounts.items()}
+        settled = replace(decision, ledger=replace(self._ledger, accounts=followed))
+        self._lacking = {name for name, own in own_figures(world, self._projects, settled).items() if own.lacks}
         self._began = {name: self._began.get(name, state.now) for name, gpus in held.items() if gpus}
         return placed(held, state)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from elastic_launcher.torch.job import Job
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
@@ -360,3 +360,50 @@ def test_bf16_autocast_keeps_the_weights_of_uneven_micro_batches() -> None:
     for model in run_ranks(2, body):
         for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
             assert torch.allclose(found, expected, rtol=2e-2, atol=2e-3)
+
+
+class WithGaps(Dataset[Any]):
+    """Samples of which some can't be read: the first ones, and others among them."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        return None if index < BATCH // 2 or index % 5 == 3 else (X[index], Y[index])
+
+
+def what_can_be_read(samples: list[Any]) -> Any:
+    found = [sample for sample in samples if sample is not None]
+    return default_collate(found) if found else None
+
+
+@pytest.mark.parametrize(("world_size", "max_batch"), [(1, BATCH), (1, 2), (3, 1)])
+def test_samples_that_collate_fn_leaves_out_count_nothing_with_the_weight_of_the_others(
+    world_size: int, max_batch: int
+) -> None:
+    start, data = Case().build(), WithGaps()
+    plain = copy.deepcopy(start)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for first in range(0, len(data), BATCH):
+        x, y = what_can_be_read([data[index] for index in range(first, min(first + BATCH, len(data)))])
+        functional.cross_entropy(plain(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def body(group: ThreadGroup) -> nn.Module:
+        job = thread_job(group, BATCH, max_batch)
+        model = copy.deepcopy(start)
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for batch in job.dataloader(data, collate_fn=what_can_be_read):
+            if batch is None:
+                job.backward(None, weight=0)
+            else:
+                x, y = batch
+                job.backward(functional.cross_entropy(model(x), y), weight=len(x))
+            optimizer.step()
+            optimizer.zero_grad()
+        return model
+
+    for model in run_ranks(world_size, body):
+        for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
+            assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)

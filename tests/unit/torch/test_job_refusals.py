@@ -126,6 +126,21 @@ def test_dataloader_refuses(data: Any, options: dict[str, Any], kind: type[Excep
     assert [text for text in said if text not in str(raised.value)] == [], raised.value
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("done", "job.log: the values are str; give a dict of numbers by name"),
+        (0.5, "job.log: the values are float; give a dict of numbers by name"),
+        ([("loss", 0.5)], "job.log: the values are list; give a dict of numbers by name"),
+        ({"loss": "low"}, "job.log: 'loss' is str; it must be a number"),
+    ],
+)
+def test_job_log_refuses_what_has_no_numbers_by_name(values: Any, said: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        job_alone().log(values)
+    assert str(raised.value) == said
+
+
 def test_workers_live_on_as_a_script_may_say() -> None:
     assert job_alone().dataloader(DATA, persistent_workers=True).size == len(DATA)
 

@@ -48,6 +48,23 @@ def test_the_time_that_a_project_lacks_its_guarantee_is_counted() -> None:
     assert 400.0 < policy.short["vision"] < 500.0
 
 
+def test_a_project_lacks_nothing_of_a_guarantee_that_is_too_small_for_its_jobs() -> None:
+    projects = Projects((Project("nlp", guaranteed=4), Project("vision", guaranteed=3)))
+    policy = Rounds(projects)
+    jobs = [job("bert", "nlp", limit=8), job("resnet", "vision", 61.0, limit=6, least=6)]
+    results = simulate(jobs, MACHINES, policy, InProcess(), interval=30.0, settle=1.0)
+    assert {one.name: one.started > 400.0 for one in results.outcomes} == {"bert": False, "resnet": True}
+    assert policy.short == {}
+
+
+def test_what_is_guaranteed_to_a_project_below_is_no_lack_of_the_one_above() -> None:
+    projects = Projects((Project("lab", guaranteed=8), Project("vision", guaranteed=4, parent="lab")))
+    policy = Rounds(projects)
+    jobs = [job("bert", "lab", limit=8, least=2), job("resnet", "vision", 61.0, seconds=800.0, limit=4, least=4)]
+    simulate(jobs, MACHINES, policy, InProcess(), interval=30.0, settle=1.0)
+    assert policy.short == {}
+
+
 def at(held: Mapping[str, Mapping[str, int]]) -> State:
     seen = [Seen(job(name, "nlp"), gpus, 0.0, 0, 0.0, 1.0, {}) for name, gpus in held.items()]
     return State(0.0, MACHINES, tuple(seen))
