@@ -174,7 +174,7 @@ def _show(projects: Projects, world: World, decision: Decision) -> None:
 
 @quota_app.command()
 def explain(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `status` shows it.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `status` shows it, or its name.")],
     jobs: SomeJobsPath = None,
     hints: HintsConfigMap = None,
     as_json: AsJson = False,
@@ -183,10 +183,8 @@ def explain(
     with usage_errors():
         where = _one_of(jobs, hints)
         ledger = read_written(hint_place(str(where / HINTS) if isinstance(where, Path) else where).read()).ledger
-        account = ledger.accounts.get(job)
-        if account is None:
-            known = ", ".join(sorted(ledger.accounts)) or "none"
-            raise QuotaError(f"{job} is no job of {where}; known are: {known}")
+        job = _id_of(job, sorted(ledger.accounts), where)
+        account = ledger.accounts[job]
         rows = [row for row in _history(where) if row.get("job") == job]
     reason = account.reason + account.note
     if as_json:
@@ -195,6 +193,22 @@ def explain(
         return
     typer.echo(f"{job} (project {account.project}): allowed {account.allowed}, holds {account.held}: {reason}")
     _show_changes(rows[-10:])
+
+
+def _id_of(job: str, ids: Sequence[str], where: Path | str) -> str:
+    """Returns the id of a job that is given by it or by its name, with which the id begins.
+
+    Raises:
+        QuotaError: If there is none, or several have the name.
+    """
+    if job in ids:
+        return job
+    named = [one for one in ids if one.startswith(f"{job}-")]
+    if len(named) > 1:
+        raise QuotaError(f"{job} may be any of {', '.join(named)}: give the id")
+    if not named:
+        raise QuotaError(f"{job} is no job of {where}; known are: {', '.join(ids) or 'none'}")
+    return named[0]
 
 
 def _one_of(jobs: Path | None, hints: str | None) -> Path | str:

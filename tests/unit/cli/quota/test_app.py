@@ -141,6 +141,16 @@ def test_explain_names_the_jobs_that_it_knows(tmp_path: Path) -> None:
     assert (result.exit_code, "known are: none" in result.stderr) == (2, True)
 
 
+def test_explain_knows_a_job_by_its_name_where_one_has_it(tmp_path: Path) -> None:
+    ids = ("bert-20261126-090503-cb91", "gan-20261126-090503-aa01", "gan-20261127-100000-aa02")
+    source = {"kind": "elastic-quota", "ledger": Ledger(1, dict.fromkeys(ids, Account("nlp", 1, 1, 1))).as_json()}
+    hints = {"apiVersion": "elastic-hints/v1", "hints": [], "source": source}
+    (tmp_path / "hints.json").write_text(json.dumps(hints))
+    assert quota("explain", "bert", "--jobs", tmp_path).stdout.startswith(f"{ids[0]} (project nlp): allowed 1")
+    several = quota("explain", "gan", "--jobs", tmp_path)
+    assert (several.exit_code, f"gan may be any of {ids[1]}, {ids[2]}: give the id" in several.stderr) == (2, True)
+
+
 def test_explain_says_why_a_job_waits(tmp_path: Path) -> None:
     account = Account("nlp", 0, 0, 1, reason="waits: it needs 1 GPU, and no machine matches its node selector (a=b)")
     source = {"kind": "elastic-quota", "ledger": Ledger(1, {"bert": account}).as_json()}
