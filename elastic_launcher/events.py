@@ -197,6 +197,11 @@ class EventLog:
             self._lost += 1
         return event
 
+    @property
+    def lost(self) -> int:
+        """How many events are missing at the end of the file."""
+        return self._lost
+
     def _mark_gap(self, now: float, generation: int) -> bool:
         """Returns whether nothing is missing from the file, or what is missing has now been marked."""
         if self._lost:

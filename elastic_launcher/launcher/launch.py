@@ -157,6 +157,11 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
         finally:
             site.close()
             display.stop()
+        if events.lost:
+            say(
+                f"the last {plural(events.lost, 'event')} could not be written to {work_dir.layout.events}: make room "
+                "there. status and the report do not know how this job ended"
+            )
         say(_report(work_dir))
         tell_outputs(code, message.partition(LAST_LINES)[0], work_dir.path, say)
         say(message)

@@ -14,7 +14,7 @@ import pytest
 
 from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.events import Event, EventError, read_events
+from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.launcher import launch
 from elastic_launcher.launcher.sites import fit_gpus
 from elastic_launcher.options import ConfigError
@@ -190,3 +190,15 @@ def test_numbers_that_were_used_on_another_machine_are_not_used_again_by_a_later
     assert launch.launch(config, tmp_path) == ExitCode.NO_QUOTA
     with claim(config, tmp_path) as work_dir:
         assert (work_dir.past.first_node, work_dir.past.first_member) == (3, 9)
+
+
+def test_events_that_found_no_room_are_told_of_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hint = {"gpus": {"guaranteed": 0, "allowed": 0, "limit": 4}}
+    (tmp_path / "hints.json").write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": hint}))
+    config = JobConfig(script="train.py", work_dir="job", hints=str(tmp_path / "hints.json"))
+    monkeypatch.setattr(EventLog, "_write", lambda log, line: False)
+    assert launch.launch(config, tmp_path) == ExitCode.NO_QUOTA
+    said = f"events could not be written to {tmp_path / 'job' / 'events.jsonl'}: make room there"
+    assert said in capsys.readouterr().err
