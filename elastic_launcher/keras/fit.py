@@ -21,7 +21,7 @@ from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.hooks import Hooks
 from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
-from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rate
+from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rates
 from elastic_launcher.torch import Job
 from elastic_launcher.torch.data.stock_loader import Data
 
@@ -321,6 +321,6 @@ def prepared(model: Any, job: Job) -> Prepared:
     job.prepare(in_shape)
     number = next(_numbers)
     job.register(f"keras.optimizer{number}", in_shape.slots)
-    job.register(f"keras.rate{number}", learning_rate(model.optimizer))  # on its own: not taken over with a step
+    job.register(f"keras.rate{number}", learning_rates(model.optimizer))  # on its own: not taken over with a step
     _prepared[model] = found = Prepared(job, model.optimizer, in_shape, known.tracked if known is not None else set())
     return found
