@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,15 +11,21 @@ from elastic_launcher.keras.backend import keras
 
 MEANS = ("sum_over_batch_size", "mean")
 WEIGHTED = "mean_with_sample_weight"
+reducing: Any = sys.modules[keras.losses.Loss.__module__]
+REDUCE = reducing.reduce_weighted_values
+"""Keras' own. It alone gets all masks: a loss may have one beside that of the outputs, as with ``ignore_class``."""
+DIFFER = (
+    "is a mean over valid steps or over sample weights: their denominators differ, so that micro-batches don't add up "
+    "to the global batch. Add the losses up in one output, or pad without a mask"
+)
 
 
-def reductions(model: Any) -> list[str]:
-    """Returns how each loss of a compiled model is reduced.
+def refuse_sums(model: Any) -> None:
+    """Refuses losses of a compiled model that are no means.
 
     Raises:
-        ValueError: For one that is no mean.
+        ValueError: For one.
     """
-    found = []
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", MEANS[0]) if isinstance(loss, keras.losses.Loss) else MEANS[0]
         if loss is not None and reduction not in (*MEANS, WEIGHTED):
@@ -28,8 +34,6 @@ def reductions(model: Any) -> list[str]:
                 f"which does not depend on how the global batch is divided: use reduction={MEANS[0]!r}, and multiply "
                 "the learning rate by the global batch"
             )
-        found.append(reduction)
-    return found
 
 
 class Denominator:
@@ -40,11 +44,11 @@ class Denominator:
     """
 
     def __init__(self, model: Any) -> None:
+        refuse_sums(model)
         self.value: float | None = None
+        self._found: list[float | None] = []  # of each loss in turn
         self._model = model
-        self._reductions = reductions(model)
         self._compute: Callable[..., Any] = model.compute_loss
-        self._signature = inspect.signature(self._compute)
 
     @classmethod
     def of(cls, model: Any) -> Denominator:
@@ -53,41 +57,61 @@ class Denominator:
         return caller if isinstance(caller, cls) else cls(model)
 
     def compute_loss(self, *arguments: Any, **named: Any) -> Any:
-        """Computes the loss as the model does, and notes what it was divided by."""
-        given = self._signature.bind(*arguments, **named).arguments
-        self.value = self._of(given.get("y_pred"), given.get("sample_weight"))
-        return self._compute(*arguments, **named)
+        """Computes the loss as the model does, and notes what it was divided by.
+
+        Raises:
+            ValueError: If it adds up means with different denominators.
+        """
+        self._found.clear()
+        loss = self._compute(*arguments, **named)
+        self.value = self._found[0] if self._found else None
+        if all(one is None for one in self._found):
+            return loss
+        if len(self._found) > 1:
+            raise ValueError(f"the model has several losses, and one of them {DIFFER}")
+        if any(layer._losses for layer in self._model._flatten_layers()):
+            raise ValueError(f"layers add losses to the model's (add_loss, activity_regularizer), which {DIFFER}")
+        return loss
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Has the model call `compute_loss` of this, in the place of its own or of another one."""
-        outer = vars(self._model).get("compute_loss")
-        object.__setattr__(self._model, "compute_loss", self.compute_loss)
-        try:
-            yield
-        finally:
-            if outer is None:
-                object.__delattr__(self._model, "compute_loss")
-            else:
-                object.__setattr__(self._model, "compute_loss", outer)
+        """Has the model call `compute_loss` of this, and Keras reduce losses by this."""
+        outer = reducing.reduce_weighted_values
+        with replaced(self._model, "compute_loss", self.compute_loss):
+            reducing.reduce_weighted_values = self._reduce
+            try:
+                yield
+            finally:
+                reducing.reduce_weighted_values = outer
 
-    def _of(self, y_pred: Any, sample_weight: Any) -> float | None:
-        outputs = keras.tree.flatten(y_pred)
-        masks = [getattr(output, "_keras_mask", None) for output in outputs]
-        weighted = WEIGHTED in self._reductions and sample_weight is not None
-        if not weighted and all(mask is None for mask in masks):
-            return None
-        if len(outputs) > 1:
-            raise ValueError(
-                "the model has several outputs, and the loss of one of them is a mean over valid steps or over sample "
-                "weights: their denominators differ, so that micro-batches don't add up to the global batch. Add the "
-                "losses up in one output, or pad without a mask"
-            )
-        mask = masks[0]
-        if not weighted:
-            return float(keras.ops.sum(keras.ops.cast(mask, "float32")))
-        weights = keras.ops.convert_to_tensor(sample_weight)
-        if mask is not None:
-            mask = keras.ops.cast(mask, weights.dtype)
-            weights = mask * (weights if len(weights.shape) == len(mask.shape) else keras.ops.expand_dims(weights, -1))
-        return float(keras.ops.sum(weights))
+    def _reduce(self, values: Any, sample_weight: Any = None, mask: Any = None, **options: Any) -> Any:
+        if sample_weight is not None and mask is not None:
+            sample_weight = keras.ops.convert_to_tensor(sample_weight) * 1  # Keras writes into it; metrics read it too
+        self._found.append(_denominator(values, sample_weight, mask, options.get("reduction", MEANS[0])))
+        return REDUCE(values, sample_weight=sample_weight, mask=mask, **options)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Gives an object of Keras another attribute, of which Keras does not keep track."""
+    outer = vars(owner).get(name)
+    object.__setattr__(owner, name, value)
+    try:
+        yield
+    finally:
+        if outer is None:
+            object.__delattr__(owner, name)
+        else:
+            object.__setattr__(owner, name, outer)
+
+
+def _denominator(values: Any, sample_weight: Any, mask: Any, reduction: str | None) -> float | None:
+    """Returns what a loss divides by; None for a number of values that is in proportion to its samples."""
+    weights = sample_weight if reduction == WEIGHTED else None
+    if len(values.shape) == 0 or (weights is None and mask is None):
+        return None
+    if weights is None:
+        return float(keras.ops.sum(keras.ops.cast(mask, "float32")))
+    weights = keras.ops.convert_to_tensor(weights)
+    weights = reducing.apply_mask(weights if mask is None else weights * 1, mask, weights.dtype, reduction)
+    return float(keras.ops.sum(weights))

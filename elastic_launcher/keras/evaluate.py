@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
@@ -44,7 +45,7 @@ def evaluate(
     build(model, data)
     listening = keras.callbacks.CallbackList(check(callbacks), model=model)
     listening.on_test_begin()
-    logs = evaluated(model, job, loader_over(job, data))
+    logs = evaluated(model, job, loader_over(job, data), is_bare(x, data))
     listening.on_test_end(logs)
     return logs if return_dict else model._flatten_metrics_in_order(logs)
 
@@ -65,11 +66,13 @@ def predict(model: Any, x: Any) -> Any:
     """
     job = current()
     data = data_of.read(x, None, None, None, False, job.global_batch_size)
+    bare = is_bare(x, data)
     with _evaluating(model), torch.no_grad():
-        structure = model.predict_step(_first_samples(data))
+        structure = model.predict_step(as_given(_first_samples(data), bare))
 
         def rows(*batch: Any) -> dict[str, torch.Tensor]:
-            return {str(n): output for n, output in enumerate(keras.tree.flatten(model.predict_step(batch)))}
+            outputs = keras.tree.flatten(model.predict_step(as_given(batch, bare)))
+            return {str(number): output for number, output in enumerate(outputs)}
 
         found: Any = job.gather(rows, loader_over(job, data))
     arrays = [found[str(number)].numpy() for number in range(len(keras.tree.flatten(structure)))]
@@ -86,20 +89,44 @@ def build(model: Any, data: Data) -> None:
     model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(_first_samples(data)))
 
 
+def is_bare(x: Any, data: Data) -> bool:
+    """Whether Keras gives a model's own steps each batch of x by itself, in no tuple.
+
+    Args:
+        x: As `fit` has got it.
+        data: The same as data.
+    """
+    if isinstance(x, DataLoader):
+        return not isinstance(_first_batch(data), (tuple, list))
+    parts = _first_samples(data)
+    if isinstance(x, keras.utils.PyDataset):
+        return len(parts) == 1 and isinstance(parts[0], dict)
+    return len(parts) == 1 and not isinstance(x, (tuple, list))
+
+
+def as_given(parts: tuple[Any, ...], bare: bool) -> Any:
+    """Returns a batch as Keras gives it to a model's own steps."""
+    return parts[0] if bare else parts
+
+
 def _first_samples(data: Data) -> tuple[Any, ...]:
+    return data_of.parts_of(_first_batch(data))
+
+
+def _first_batch(data: Data) -> Any:
     collate = data.options.get("collate_fn") or torch.utils.data.default_collate
     indices = range(min(2, len(data.dataset)))  # type: ignore[arg-type]
-    return data_of.parts_of(collate([data.dataset[index] for index in indices]))
+    return collate([data.dataset[index] for index in indices])
 
 
-def evaluated(model: Any, job: Job, loader: Any) -> dict[str, float]:
-    """Returns the loss and metrics over a loader's data."""
+def evaluated(model: Any, job: Job, loader: Any, bare: bool) -> dict[str, float]:
+    """Returns the loss and metrics over a loader's data; see `is_bare`."""
     tracker, denominator = model._loss_tracker, Denominator.of(model)
     returned: list[Any] = []  # by the last call of test_step
 
     def sums(*batch: Any) -> dict[str, Any]:
         model.reset_metrics()
-        returned[:] = [model.test_step(batch)]
+        returned[:] = [model.test_step(as_given(batch, bare))]
         if denominator.value is not None:  # the loss is a mean over these, not over samples
             tracker.total.assign(tracker.result() * denominator.value)
             tracker.count.assign(denominator.value)

@@ -16,14 +16,13 @@ from elastic_launcher.integrations.jobs import refuse_sharded
 from elastic_launcher.keras import data as data_of
 from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import CallbackState, OnMain, check
-from elastic_launcher.keras.evaluate import build, evaluated, loader_over, plain, warn_of_other_logs
+from elastic_launcher.keras.evaluate import as_given, build, evaluated, is_bare, loader_over, plain, warn_of_other_logs
 from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.hooks import Hooks
 from elastic_launcher.keras.job import current
 from elastic_launcher.keras.metrics import Metrics
-from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rate
+from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rates
 from elastic_launcher.torch import Job
-from elastic_launcher.torch.data.stock_loader import Data
 
 _numbers: Iterator[int] = count()  # of optimizers: the same on all ranks
 _prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()  # by model
@@ -84,11 +83,10 @@ def fit(
     if validation_split and validation_data is None:
         parts, held_out = data_of.split(parts, validation_split)
     data = data_of.read(*parts, class_weight, shuffle, job.global_batch_size)
-    validation = _held_out(held_out, job)
+    validation = None if held_out is None else _held_out(held_out, job)
     loader = job.dataloader(data.dataset, shuffle=data.shuffle, **data.options)
     build(model, data)
-    shared = None if validation is None else loader_over(job, validation)
-    training = Training(model, job, loader, shared, validation_freq, initial_epoch)
+    training = Training(model, job, loader, is_bare(x, data), validation, validation_freq, initial_epoch)
     return training.run(check(callbacks), epochs, 2 if verbose == "auto" else verbose)
 
 
@@ -113,11 +111,23 @@ def _check(model: Any, job: Job, batch_size: int | None, steps_per_epoch: Any, v
         )
 
 
-def _held_out(held_out: Any, job: Job) -> Data | None:
-    if held_out is None:
-        return None
+@dataclass(frozen=True)
+class Validation:
+    """Data to validate with.
+
+    Attributes:
+        loader: A loader over them.
+        bare: See `is_bare`.
+    """
+
+    loader: Any
+    bare: bool
+
+
+def _held_out(held_out: Any, job: Job) -> Validation:
     x, y, weights = (*data_of.parts_of(held_out), None, None)[:3]
-    return data_of.read(x, y, weights, None, False, job.global_batch_size)
+    data = data_of.read(x, y, weights, None, False, job.global_batch_size)
+    return Validation(loader_over(job, data), is_bare(x, data))
 
 
 class Left(Exception):
@@ -128,11 +138,19 @@ class Training:
     """One call of `fit`."""
 
     def __init__(
-        self, model: Any, job: Job, loader: Any, validation: Any, validation_freq: int | Sequence[int], first: int
+        self,
+        model: Any,
+        job: Job,
+        loader: Any,
+        bare: bool,
+        validation: Validation | None,
+        validation_freq: int | Sequence[int],
+        first: int,
     ) -> None:
         self._model = model
         self._job = job
         self._loader = loader
+        self._bare = bare
         self._validation = validation
         self._validation_freq = validation_freq
         self._first = first  # epoch
@@ -188,23 +206,24 @@ class Training:
                 logs = plain(model.get_metrics_result())
                 if self._validation is not None and model._should_eval(epoch, self._validation_freq):
                     listening.on_test_begin()
-                    found = evaluated(model, job, self._validation)
+                    found = evaluated(model, job, self._validation.loader, self._validation.bare)
                     listening.on_test_end(found)
                     logs |= {f"val_{name}": value for name, value in found.items()}
                 listening.on_epoch_end(epoch, logs)
                 if model.stop_training:
                     break
-        model.optimizer.finalize_variable_values(model.trainable_variables)
+        if epochs > 0:
+            model.optimizer.finalize_variable_values(model.trainable_variables)
         listening.on_train_end(logs)
         return model.history
 
     def _train(self) -> None:
         """Does what is left of an epoch's steps."""
         job, model, steps = self._job, self._model, self._loader.steps_per_epoch
-        model.train()
         self._metrics.begin_epoch()
         if job.rank is not None:
             self._begin_step()
+        model.train()
         while self._run_step():
             self._prepared.optimizer.step()
             if job.step_in_epoch == steps:
@@ -217,6 +236,7 @@ class Training:
             if job.step_in_epoch < steps:
                 self._begin_step()
         job._steps.settle()  # what is saved for this step is what callbacks know now
+        model.eval()
 
     def _run_step(self) -> bool:
         try:
@@ -244,7 +264,7 @@ class Training:
                 if self._stops:
                     raise Left
                 self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
-        logs = self._model.train_function([data_of.parts_of(batch)])
+        logs = self._model.train_function([as_given(data_of.parts_of(batch), self._bare)])
         if not self._warned:
             self._warned = True
             warn_of_other_logs("train_step", logs, self._model.get_metrics_result())
@@ -321,6 +341,6 @@ def prepared(model: Any, job: Job) -> Prepared:
     job.prepare(in_shape)
     number = next(_numbers)
     job.register(f"keras.optimizer{number}", in_shape.slots)
-    job.register(f"keras.rate{number}", learning_rate(model.optimizer))  # on its own: not taken over with a step
+    job.register(f"keras.rate{number}", learning_rates(model.optimizer))  # on its own: not taken over with a step
     _prepared[model] = found = Prepared(job, model.optimizer, in_shape, known.tracked if known is not None else set())
     return found

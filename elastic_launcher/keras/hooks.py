@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-from elastic_launcher.keras.denominators import Denominator
+from elastic_launcher.keras.denominators import Denominator, replaced
 
 
 class Hooks:
@@ -13,9 +14,8 @@ class Hooks:
 
     def __init__(self, model: Any) -> None:
         optimizer = model.optimizer
-        denominator = Denominator(model)
         scale: Callable[[Any], Any] = optimizer.scale_loss
-        self._denominator = denominator
+        self._denominator = Denominator(model)
         self._loss: Any = None
 
         def scale_loss(loss: Any) -> Any:
@@ -29,11 +29,9 @@ class Hooks:
         def apply(gradients: Any, variables: Any = None) -> None:
             pass
 
-        self._set = (
-            (model, "compute_loss", denominator.compute_loss),
-            (optimizer, "scale_loss", scale_loss),
-            (optimizer, "apply", apply),
-        )
+        self._set = {"scale_loss": scale_loss, "apply": apply}
+        self._optimizer = optimizer
+        self._left = ExitStack()
 
     def _keep(self, loss: Any) -> None:
         if self._loss is not None:
@@ -56,9 +54,9 @@ class Hooks:
         return loss, denominator
 
     def __enter__(self) -> None:
-        for owner, name, method in self._set:
-            object.__setattr__(owner, name, method)
+        self._left.enter_context(self._denominator.noting())
+        for name, method in self._set.items():
+            self._left.enter_context(replaced(self._optimizer, name, method))
 
     def __exit__(self, *error: object) -> None:
-        for owner, name, _ in self._set:
-            object.__delattr__(owner, name)
+        self._left.close()

@@ -60,9 +60,15 @@ class Values(nn.Module):
             self.register_buffer(str(number), variable.value)
 
 
-def learning_rate(optimizer: Any) -> Values:
-    """Returns the learning rate, which callbacks set on each rank; nothing where it follows a schedule."""
-    return Values(one for one in optimizer.variables if one is optimizer._learning_rate)
+def learning_rates(optimizer: Any) -> Values:
+    """Returns the learning rates, which callbacks set on each rank; none that follow a schedule."""
+    return Values(one for one in optimizer.variables if id(one) in _rates(optimizer))
+
+
+def _rates(optimizer: Any) -> set[int]:
+    """Returns the ids of the learning rates of an optimizer, and of those that it wraps."""
+    wrapped = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "optimizers", ())]
+    return {id(optimizer._learning_rate)}.union(*(_rates(one) for one in wrapped if one is not None))
 
 
 class OptimizerInShape(torch.optim.Optimizer):
@@ -73,7 +79,7 @@ class OptimizerInShape(torch.optim.Optimizer):
     """
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        self.slots = Values(one for one in optimizer.variables if one is not optimizer._learning_rate)
+        self.slots = Values(one for one in optimizer.variables if id(one) not in _rates(optimizer))
         self._variables = list(variables)
         self._apply = optimizer.apply
         super().__init__([variable.value for variable in variables], {})

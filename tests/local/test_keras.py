@@ -111,12 +111,14 @@ def test_rank_0_is_killed(tmp_path: Path) -> None:
         pytest.param("break=reduced@26:1", id="the last step of fit, on rank 0"),
         pytest.param("break=reduced@26:2", id="the last step of fit"),
         pytest.param("break=reduced@17:1", id="the last step of an epoch, on rank 0"),
+        pytest.param("break=reduced@7:1", id="a step in the middle, on rank 0"),
     ],
 )
-def test_a_rank_loses_the_reduction_of_a_last_step(fault: str, tmp_path: Path) -> None:
-    sizes = trained(tmp_path, "adam", "2:2", {"ELASTIC_FAULT": fault})
+@pytest.mark.parametrize("kind", ["adam", "scaled"])
+def test_a_rank_loses_the_reduction_of_a_step(kind: str, fault: str, tmp_path: Path) -> None:
+    sizes = trained(tmp_path, kind, "2:2", {"ELASTIC_FAULT": fault})
     assert len(sizes) > 1
-    assert assert_as_plain(tmp_path, "adam") == EPOCHS
+    assert assert_as_plain(tmp_path, kind) == EPOCHS
 
 
 @pytest.mark.thorough

@@ -216,6 +216,90 @@ def test_only_rank_0_writes_files(job: Any, tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.glob("other*"))
 
 
+class Named(keras.Model):  # type: ignore[misc] # Keras has no types
+    """A model whose own steps return logs by other names than those of its metrics, as Keras' guides have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.total = keras.layers.Dense(6), keras.metrics.Mean(name="total_loss")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.total]
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        self.zero_grad()
+        logs, loss = self._logged(data)
+        self.optimizer.scale_loss(loss).backward()
+        self.optimizer.apply([one.value.grad for one in self.trainable_weights], self.trainable_weights)
+        return logs
+
+    def test_step(self, data: Any) -> Any:
+        return self._logged(data)[0]
+
+    def _logged(self, data: Any) -> Any:
+        loss = keras.ops.mean(keras.ops.square(data - self(data)))  # Keras gives x alone in no tuple
+        self.total.update_state(loss, sample_weight=len(data))
+        return {"loss": self.total.result()}, loss
+
+
+class Bare(Named):
+    """Takes each batch of x as Keras gives it; predicts twice its output."""
+
+    def predict_step(self, data: Any) -> Any:
+        return 2 * self(data)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_models_own_steps_get_x_alone_as_in_keras(loaded: bool, job: Any) -> None:
+    def trained(model: Any, **options: Any) -> Any:
+        x = torch.utils.data.DataLoader(torch.from_numpy(X), batch_size=BATCH) if loaded else X
+        model.compile(keras.optimizers.SGD(0.1))
+        more = {} if loaded else options
+        model.fit(x, epochs=2, verbose=0, shuffle=False, **more)
+        return model
+
+    keras.utils.set_random_seed(3)
+    model = trained(elastic.Model(Bare()))
+    keras.utils.set_random_seed(3)
+    plain = trained(Bare(), batch_size=BATCH)
+    assert_same_weights(model, plain)
+    assert model.evaluate(X, return_dict=True)["total_loss"] == pytest.approx(
+        plain.evaluate(X, verbose=0, return_dict=True)["loss"], rel=1e-12
+    )
+    np.testing.assert_allclose(elastic.predict(model, X), plain.predict(X, verbose=0), atol=1e-12)
+
+
+class Modes(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
+    """Notes whether the model trains, which torch's own modules in it follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(self.model.training)
+
+    on_train_batch_end = on_epoch_end = on_epoch_begin
+
+
+def test_between_epochs_a_model_is_in_the_mode_that_keras_has_it_in(job: Any) -> None:
+    model, plain, ours, theirs = elastic.Model(build("adam")), build("adam"), Modes(), Modes()
+    model.fit(**data("adam"), epochs=2, verbose=0, callbacks=[ours])
+    plain.fit(**data("adam"), epochs=2, verbose=0, callbacks=[theirs], batch_size=BATCH)
+    assert ours.seen == theirs.seen
+    assert model.training == plain.training
+
+
+def test_no_epoch_leaves_the_weights_alone(job: Any) -> None:
+    model, plain = elastic.Model(build("scheduled")), build("scheduled")
+    model.fit(X, Y, epochs=0, verbose=0)
+    assert_same_weights(model, plain)
+
+
 def test_a_model_needs_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.keras.job._jobs", [])
     with pytest.raises(RuntimeError, match=r"call elastic_launcher.keras.init"):
@@ -296,36 +380,6 @@ def test_one_callback_without_a_list_is_taken_as_in_keras(job: Any, tmp_path: Pa
     seen: list[Any] = []
     model.evaluate(X, Y, callbacks=keras.callbacks.LambdaCallback(on_test_end=seen.append))
     assert len(seen) == 1
-
-
-class Named(keras.Model):  # type: ignore[misc] # Keras has no types
-    """A model whose own steps return logs by other names than those of its metrics, as Keras' guides have them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense, self.total = keras.layers.Dense(6), keras.metrics.Mean(name="total_loss")
-
-    @property
-    def metrics(self) -> list[Any]:
-        return [self.total]
-
-    def call(self, x: Any) -> Any:
-        return self.dense(x)
-
-    def train_step(self, data: Any) -> Any:
-        self.zero_grad()
-        logs, loss = self._logged(data)
-        self.optimizer.scale_loss(loss).backward()
-        self.optimizer.apply([one.value.grad for one in self.trainable_weights], self.trainable_weights)
-        return logs
-
-    def test_step(self, data: Any) -> Any:
-        return self._logged(data)[0]
-
-    def _logged(self, data: Any) -> Any:
-        loss = keras.ops.mean(keras.ops.square(data[0] - self(data[0])))
-        self.total.update_state(loss, sample_weight=len(data[0]))
-        return {"loss": self.total.result()}, loss
 
 
 def test_logs_that_are_no_metrics_are_named_in_a_warning(job: Any) -> None:
