@@ -155,6 +155,14 @@ def test_a_chain_of_fits_carries_what_the_present_one_remembers(job: Any) -> Non
     assert str(float(stops.best)) in json.dumps(dict(captured["registered"])["keras.fit"])
 
 
+def test_a_step_on_one_batch_of_a_rank_is_refused(job: Any) -> None:
+    model = elastic.Model(build("adam"))
+    before = model.get_weights()
+    with pytest.raises(TypeError, match="train_on_batch would train .* on each rank by itself.*call fit"):
+        model.train_on_batch(X[:4], Y[:4])
+    assert all((one == other).all() for one, other in zip(before, model.get_weights(), strict=True))
+
+
 def test_dropout_draws_again_in_another_step_and_not_in_another_run() -> None:
     def trained() -> list[Any]:
         elastic.init(BATCH, MICRO)
