@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 
 PROTOCOL_VERSION = 2
@@ -25,6 +25,7 @@ ANSWER_HEADER = "X-Elastic-Answer"
 
 _LONGEST_COUNTER = 20  # digits; nanoseconds since the epoch have 19
 _REMEMBERED = 1000  # requests of a channel: one of them that comes again is no clock that was set back
+_CHANNELS = 1024  # of which so many are remembered, those of the last requests: most members of a long job are gone
 
 
 class Refusal(ValueError):
@@ -92,7 +93,8 @@ class Verifier:
     def __init__(self, key: bytes, after: int = -1) -> None:
         self._key = key
         self._after = after
-        self._counters: dict[tuple[str, str], deque[int]] = {}  # the last ones of each channel, growing
+        self._last: dict[tuple[str, str], int] = {}  # of each channel
+        self._recent: OrderedDict[tuple[str, str], deque[int]] = OrderedDict()  # the last ones, growing
 
     def verify(self, method: str, path_with_query: str, headers: Mapping[str, str], body: bytes) -> str:
         """Returns the sender of a request.
@@ -124,8 +126,13 @@ class Verifier:
         return sign_answer(self._key, request, status, body)
 
     def _use(self, sender: str, channel: str, counter: int) -> None:
-        counters = self._counters.setdefault((sender, channel), deque(maxlen=_REMEMBERED))
-        used = counters[-1] if counters else self._after
+        place = sender, channel
+        recent = self._recent.setdefault(place, deque(maxlen=_REMEMBERED))
+        self._recent.move_to_end(place)
+        if len(self._recent) > _CHANNELS:
+            self._recent.popitem(last=False)
+        used = self._last.get(place, self._after)
         if counter <= used:
-            raise Refusal(401, f"counter {counter} of {sender} was used before", used=used, odd=counter in counters)
-        counters.append(counter)
+            raise Refusal(401, f"counter {counter} of {sender} was used before", used=used, odd=counter in recent)
+        recent.append(counter)
+        self._last[place] = counter

@@ -101,6 +101,19 @@ def test_a_request_that_comes_again_is_told_from_one_that_was_overtaken(counter:
     assert refusal.value.odd is odd
 
 
+def test_members_that_are_gone_leave_no_more_than_their_last_counters() -> None:
+    verifier = Verifier(KEY)
+    paths = [f"/v1/channel{number}" for number in range(3_000)]
+    for path in paths:
+        for counter in (7, 8):
+            verifier.verify("GET", path, headers(counter, path=path), b"")
+    assert sum(map(len, verifier._recent.values())) == 2 * 1024
+    for path, odd in ((paths[0], False), (paths[-1], True)):
+        with pytest.raises(Refusal, match="used before") as refusal:
+            verifier.verify("GET", path, headers(7, path=path), b"")
+        assert (refusal.value.used, refusal.value.odd) == (8, odd)
+
+
 def test_requests_to_an_earlier_coordinator_count_as_used_in_every_channel() -> None:
     verifier = Verifier(KEY, after=5)
     for path in (PATH, "/v1/status"):
