@@ -31,6 +31,7 @@ class Metrics:
         self._model = model
         self._job = job
         self._total = self._count = 0.0  # of the loss in this epoch
+        self._variables = [id(variable) for variable in model.metrics_variables]
         new = [variable for variable in model.metrics_variables if id(variable) not in known]
         known.update(id(variable) for variable in new)
         if new:
@@ -50,7 +51,18 @@ class Metrics:
         self._total = self._count = 0.0
 
     def end_step(self) -> None:
-        """Counts the loss of the whole step: the means of its micro-batches may have had other denominators."""
+        """Counts the loss of the whole step: the means of its micro-batches may have had other denominators.
+
+        Raises:
+            ValueError: If a metric has made variables in the step: ranks have not added them up.
+        """
+        for metric in self._model.metrics:
+            if any(id(variable) not in self._variables for variable in metric.variables):
+                raise ValueError(
+                    f"the metric {metric.name!r} makes its variables with its first samples, too late for ranks to add "
+                    "them up. Update it once before fit with outputs and labels of the right shape, and reset it "
+                    "(metric.update_state(y, model(x)); metric.reset_state()), or give it to compile(metrics=...)"
+                )
         tracker = self._model._loss_tracker
         count = float(tracker.count.value)
         if count != self._count:  # else nothing of the step counted

@@ -356,6 +356,36 @@ def test_data_without_targets_and_an_own_loss(job: Any) -> None:
     assert_same_weights(trained(), trained(batch_size=BATCH))
 
 
+class Scored(Named):
+    """A model that scores itself by a metric which makes its variables with its first samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = keras.metrics.R2Score()
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.total, self.score]
+
+    def _logged(self, data: Any) -> Any:
+        logs, loss = super()._logged(data)
+        self.score.update_state(data, self(data).detach())
+        return {**logs, "r2": self.score.result()}, loss
+
+
+def test_a_metric_that_is_made_within_a_step_is_refused_and_one_made_before_counts_all(job: Any) -> None:
+    model = elastic.Model(Scored())
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="the metric 'r2_score' makes its variables with its first samples"):
+        model.fit(X, epochs=1, shuffle=False, verbose=0)
+    elastic.init(BATCH, MICRO)
+    model = elastic.Model(Scored())
+    model.compile("sgd")
+    model.score.update_state(X, model(X).detach())
+    model.score.reset_state()
+    assert "r2_score" in model.fit(X, epochs=1, shuffle=False, verbose=0).history
+
+
 @pytest.mark.usefixtures("node_of_one")
 def test_a_sharded_model_is_refused(job: Any) -> None:
     model = elastic.Model(build("adam"))
