@@ -63,15 +63,23 @@ def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Po
         members: The jobs, in the order in which they are served.
         portions: What each project counts on of the bounds.
     """
-    demands: dict[str, int] = dict(rigid)
     left = dict(portions)
+    gpus: dict[str, int] = {}
+    for grows in (False, True):  # as GPUs are handed out: jobs get their minimum before others get more
+        for member in members:
+            has = gpus.get(member.job.id, 0)
+            if grows and not has:
+                continue
+            name = member.project.name
+            most = min([member.asked, *(has + left[bound.name, name] for bound in member.bounds)])
+            if not grows and member.fixed is None:
+                most = min(most, min(member.sizes, default=0))
+            gpus[member.job.id] = asked = member.within(most)
+            for bound in member.bounds:
+                left[bound.name, name] -= asked - has
+    demands: dict[str, int] = dict(rigid)
     for member in members:
-        name = member.project.name
-        most = min([member.asked, *(left[bound.name, name] for bound in member.bounds)])
-        asked = member.within(most)
-        demands[name] = demands.get(name, 0) + asked
-        for bound in member.bounds:
-            left[bound.name, name] -= asked
+        demands[member.project.name] = demands.get(member.project.name, 0) + gpus[member.job.id]
     return demands
 
 

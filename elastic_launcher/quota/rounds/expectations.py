@@ -2,7 +2,8 @@
 
 Fair shares of a bound alone would let a project keep its jobs there that can have other GPUs too, while the jobs of
 another project can't have any others. So it counts on less of the bound where that brings the other one closer to its
-guarantee, and nobody below theirs, nor a project above them.
+guarantee, and nobody below theirs, nor a project above them. Only those above the one that gains may have less: its
+guarantee is part of theirs.
 
 Invariants: what projects count on does not depend on what jobs have, so it stays while some give way; where no project
 lacks guaranteed GPUs, each counts on its fair share.
@@ -69,18 +70,22 @@ class _Trials:
         """Returns what projects count on once some have given way to those that lack guaranteed GPUs."""
         (due, due_below), has = self._due(portions), self._handed_out(portions)
         left = MOST // (len(self._members) + len(self._projects.projects))
-        for name, other in sorted({pair for names in self._shared.values() for pair in permutations(names, 2)}):
-            more = due[name] - has.own(name)
+        pairs = sorted({pair for names in self._shared.values() for pair in permutations(names, 2)})
+        for name, other, bounds in ((*pair, some) for pair in pairs for some in self._ways(*pair)):
+            above = {one.name for one in self._projects.path(name)}  # for these, its guarantee is part of theirs
+            more = _lacks(name, bounds, due[name], portions, has)
             while (
                 left > 0 and more > 0 and (has.own(other) > due[other] or self._can_spare(other, name, portions, has))
             ):
                 left -= 1
-                moved = self._moved(other, name, more, portions)
+                moved = _moved(bounds, other, name, more, portions)
                 room = self._handed_out(moved)
                 kept = all(room.own(one) >= min(has.own(one), gpus) for one, gpus in due.items())
-                kept &= all(room.below(one) >= min(has.below(one), gpus) for one, gpus in due_below.items())
+                kept &= all(
+                    room.below(one) >= min(has.below(one), gpus) for one, gpus in due_below.items() if one not in above
+                )
                 if kept and room.own(name) > has.own(name):
-                    portions, has, more = moved, room, due[name] - room.own(name)
+                    portions, has, more = moved, room, _lacks(name, bounds, due[name], moved, room)
                 else:
                     more //= 2
         return portions
@@ -118,14 +123,29 @@ class _Trials:
         """Returns the bounds that all of some projects have jobs under."""
         return [bound for bound, those in self._shared.items() if those.issuperset(names)]
 
-    def _moved(self, other: str, name: str, gpus: int, portions: Portions) -> Portions:
-        """Returns the portions where a project counts on fewer GPUs, and another one on more."""
-        moved = dict(portions)
-        for bound in self._common(other, name):
-            less = min(gpus, portions[bound.name, other])
-            moved[bound.name, other] -= less
-            moved[bound.name, name] += less
-        return moved
+    def _ways(self, name: str, other: str) -> list[list[Bound]]:
+        """Returns the bounds under which a project may give way to another one: all that both are under, and each."""
+        common = self._common(other, name)
+        return [common, *([bound] for bound in common)] if len(common) > 1 else [common]
+
+
+def _lacks(name: str, bounds: Sequence[Bound], due: int, portions: Portions, has: Room) -> int:
+    """Returns how many more GPUs of some bounds a project would have to count on to have what is due to it; 0 if it
+    has that. What it has there without counting on it is what nobody else took.
+    """
+    if has.own(name) >= due:
+        return 0
+    return due - has.own(name) + sum(max(0, has.part(bound, name) - portions[bound.name, name]) for bound in bounds)
+
+
+def _moved(bounds: Sequence[Bound], other: str, name: str, gpus: int, portions: Portions) -> Portions:
+    """Returns the portions where a project counts on fewer GPUs of some bounds, and another one on more."""
+    moved = dict(portions)
+    for bound in bounds:
+        less = min(gpus, portions[bound.name, other])
+        moved[bound.name, other] -= less
+        moved[bound.name, name] += less
+    return moved
 
 
 def _as_new(member: Member) -> Member:

@@ -122,6 +122,30 @@ sizes = st.tuples(st.sampled_from((1, 1, 1, 2, 3)), st.integers(0, 3), st.sample
     st.lists(st.tuples(places, sizes), min_size=2, max_size=4),
     st.dictionaries(st.sampled_from("ab"), st.integers(0, 5), min_size=1),
 )
+@example(  # nlp gives way under one of the two bounds alone
+    PROJECTS,
+    3,
+    [(("nlp", "a"), (1, 0, 0)), (("nlp", "b"), (1, 1, 0)), (("vision", "a"), (1, 0, 0)), (("vision", "b"), (2, 0, 0))],
+    {"a": 1, "b": 2},
+)
+@example(  # nlp asks for 2 and 2: with 3 for the first, the other would have nothing
+    TREE,
+    5,
+    [(("rest", "b"), (1, 3, 0)), (("rest", "c"), (1, 1, 0)), (("nlp", "a"), (2, 3, 0)), (("nlp", "a"), (1, 2, 5))],
+    {"a": 4},
+)
+@example(  # vision has a part of the bound only because nobody took it
+    TREE,
+    9,
+    [(("rest", "a"), (1, 3, 0)), (("nlp", "c"), (2, 1, 0)), (("nlp", "a"), (3, 0, 0)), (("vision", "a"), (1, 2, 5))],
+    {"a": 3, "b": 2},
+)
+@example(  # the department as a whole has less then
+    TREE,
+    7,
+    [(("nlp", "c"), (2, 1, 0)), (("nlp", "b"), (1, 0, 5)), (("nlp", "a"), (3, 0, 0)), (("vision", "a"), (2, 0, 0))],
+    {"a": 3},
+)
 @example(PROJECTS, 2, [(("nlp", "a"), (1, 3, 0)), (("nlp", "c"), (1, 3, 0)), (("vision", "a"), (1, 3, 0))], {"a": 1})
 def test_no_division_gives_a_project_more_of_its_guarantee_and_leaves_the_others_theirs(
     projects: Projects,
@@ -146,4 +170,17 @@ def test_no_division_gives_a_project_more_of_its_guarantee_and_leaves_the_others
         for name in (name for name in due if has[name] < found[name] <= due[name]):
             keeps = all(gpus[one.id] >= targets[one.id] for one in jobs if one.match["project"] == name)
             kept = all(found[other] >= min(has[other], least) for other, least in due.items())
-            assert not (keeps and kept and fits(world, projects, gpus, found)), (name, gpus)
+            ordered = all(not _is_passed_over(one, jobs, gpus, targets) for one in jobs)
+            assert not (keeps and kept and ordered and fits(world, projects, gpus, found)), (name, gpus)
+
+
+def _is_passed_over(one: Job, jobs: Sequence[Job], gpus: Mapping[str, int], targets: Mapping[str, int]) -> bool:
+    """Returns whether a division takes all from a job, and gives GPUs to one of its project that comes after it."""
+
+    def order(job: Job) -> tuple[int, float]:
+        return -job.priority, job.submitted_at
+
+    return targets[one.id] > gpus[one.id] == 0 and any(
+        gpus[other.id] and order(other) > order(one) and other.match["project"] == one.match["project"]
+        for other in jobs
+    )
