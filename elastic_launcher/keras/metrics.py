@@ -31,7 +31,7 @@ class Metrics:
         self._model = model
         self._job = job
         self._total = self._count = 0.0  # of the loss in this epoch
-        self._variables = [id(variable) for variable in model.metrics_variables]
+        self._known = known
         new = [variable for variable in model.metrics_variables if id(variable) not in known]
         known.update(id(variable) for variable in new)
         if new:
@@ -57,7 +57,7 @@ class Metrics:
             ValueError: If a metric has made variables in the step: ranks have not added them up.
         """
         for metric in self._model.metrics:
-            if any(id(variable) not in self._variables for variable in metric.variables):
+            if any(id(variable) not in self._known for variable in metric.variables):
                 raise ValueError(
                     f"the metric {metric.name!r} makes its variables with its first samples, too late for ranks to add "
                     "them up. Update it once before fit with outputs and labels of the right shape, and reset it "

@@ -253,20 +253,17 @@ class ModelBuffers:
 
     def still(self) -> dict[str, int]:
         """Returns a checksum of each persistent buffer that is left alone, by name."""
-        return {slot.name: bit_sum(buffer) for slot in self._still if (buffer := slot.owner[slot.key]) is not None}
+        return _checksums(self._still)
 
     def compared(self) -> dict[str, int]:
         """Returns a checksum of each buffer that must be the same on all ranks, by name: those that are left alone, and
         booleans.
         """
-        flags = {slot.name: slot.owner[slot.key] for slot in self._whole}
-        found = {name: bit_sum(flag) for name, flag in flags.items() if flag is not None and flag.dtype == torch.bool}
-        return self.still() | found
+        return self.still() | _checksums(self._whole, torch.bool)
 
     def averages(self) -> dict[str, int]:
         """Returns a checksum of each averaged buffer, by name."""
-        found = {slot.name: slot.owner[slot.key] for slot in self._averaged}
-        return {name: bit_sum(buffer) for name, buffer in found.items() if buffer is not None}
+        return _checksums(self._averaged)
 
     def refuse_changed(self, before: dict[str, int]) -> None:
         """Refuses what no rank can average, where a forward pass has changed it since `still` returned ``before``.
@@ -283,6 +280,12 @@ class ModelBuffers:
                 f"a forward pass changes the buffer {name}, and ranks can't average it ({_kind(kind)}). Keep it as a "
                 "dense tensor of float16 or wider, or register it with persistent=False if it is no state of the model"
             )
+
+
+def _checksums(slots: Sequence[BufferSlot], only: torch.dtype | None = None) -> dict[str, int]:
+    """Returns a checksum of each buffer, by name; of those of one type, if that is given."""
+    there = ((slot.name, buffer) for slot in slots if (buffer := slot.owner[slot.key]) is not None)
+    return {name: bit_sum(buffer) for name, buffer in there if only in (None, buffer.dtype)}
 
 
 def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
