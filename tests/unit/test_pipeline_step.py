@@ -13,22 +13,26 @@ from elastic_launcher.host.script_file import script_path
 from elastic_launcher.workdir import claim
 
 
+def failure_of(lines: str, work_dir: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> pipeline_step.StepFailed:
+    """Returns how a step fails whose launcher runs these lines."""
+    (folder / "python").write_text(f"#!{sys.executable}\n{lines}\n")
+    (folder / "python").chmod(0o755)
+    monkeypatch.setattr(pipeline_step, "run_arguments", lambda *_: [])
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    with pytest.raises(pipeline_step.StepFailed) as failed:
+        pipeline_step.train(script="train.py", module="", arguments=(), options={}, work_dir=work_dir, artifacts="")
+    return failed.value
+
+
 def test_the_lines_of_a_run_that_were_just_shown_are_not_shown_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = "print('a line'); print('elastic-launcher: stopped after step 9; step 9 is saved'); raise SystemExit(75)"
-    (tmp_path / "python").write_text(f"#!{sys.executable}\n{lines}\n")
-    monkeypatch.setattr(pipeline_step, "run_arguments", lambda *_: [])
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    (tmp_path / "python").chmod(0o755)
-    with pytest.raises(pipeline_step.StepFailed) as failed:
-        pipeline_step.train(
-            script="train.py", module="", arguments=(), options={}, work_dir=str(tmp_path / "job"), artifacts=""
-        )
+    failed = failure_of(lines, str(tmp_path / "job"), tmp_path, monkeypatch)
     assert capsys.readouterr().out.count("a line") == 1
     why = "the training was preempted or stopped (exit code 75): stopped after step 9; step 9 is saved"
-    assert str(failed.value) == why
-    assert "a line\nelastic-launcher: stopped after step 9; step 9 is saved\n" in failed.value.account
+    assert str(failed) == why
+    assert "a line\nelastic-launcher: stopped after step 9; step 9 is saved\n" in failed.account
 
 
 def test_the_lines_of_a_failed_run_are_no_more_than_another_step_can_be_given(
@@ -36,17 +40,10 @@ def test_the_lines_of_a_failed_run_are_no_more_than_another_step_can_be_given(
 ) -> None:
     """A step's input is a word of its command, and Linux takes 128 KiB."""
     lines = "print('ü' * 200_000); print('a line'); print('elastic-launcher: no ' + 'x' * 200_000); raise SystemExit(1)"
-    (tmp_path / "python").write_text(f"#!{sys.executable}\n{lines}\n")
-    monkeypatch.setattr(pipeline_step, "run_arguments", lambda *_: [])
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    (tmp_path / "python").chmod(0o755)
-    with pytest.raises(pipeline_step.StepFailed) as failed:
-        pipeline_step.train(
-            script="train.py", module="", arguments=(), options={}, work_dir=f"{tmp_path}/job\n", artifacts=""
-        )
-    assert failed.value.folder == tmp_path / "job"
-    assert len(failed.value.account.encode()) < 128 * 1024
-    assert "the training script failed (exit code 1): no xxx" in failed.value.account
+    failed = failure_of(lines, f"{tmp_path}/job\n", tmp_path, monkeypatch)
+    assert failed.folder == tmp_path / "job"
+    assert len(failed.account.encode()) < 128 * 1024
+    assert "the training script failed (exit code 1): no xxx" in failed.account
 
 
 def test_a_step_that_is_refused_leaves_the_script_of_the_job_that_runs_as_it_is(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches
 
 
+def assert_close(model: nn.Module, plain: nn.Module, rtol: float = 1e-9, atol: float = 1e-12) -> None:
+    """Compares the parameters of two models."""
+    for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=rtol, atol=atol)
+
+
 class Case:
     """A model and how it is trained; the plain way by default."""
 
@@ -221,8 +227,7 @@ def test_two_backward_calls_add_their_means(world_size: int) -> None:
         return model
 
     for model in run_ranks(world_size, body):
-        for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
-            assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
+        assert_close(model, plain)
 
 
 def gan_models() -> tuple[nn.Module, nn.Module]:
@@ -327,8 +332,7 @@ def test_grad_scaler_skips_an_overflow_on_all_ranks(world_size: int, max_batch: 
 
     for model, scale, logged in run_ranks(world_size, body):
         assert scale == scaler.get_scale() and len(logged) == step and logged[0] < 3
-        for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
-            assert torch.allclose(found, expected, rtol=2e-4, atol=2e-5)
+        assert_close(model, plain, rtol=2e-4, atol=2e-5)
 
 
 def test_bf16_autocast_keeps_the_weights_of_uneven_micro_batches() -> None:
@@ -358,8 +362,7 @@ def test_bf16_autocast_keeps_the_weights_of_uneven_micro_batches() -> None:
         return model
 
     for model in run_ranks(2, body):
-        for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
-            assert torch.allclose(found, expected, rtol=2e-2, atol=2e-3)
+        assert_close(model, plain, rtol=2e-2, atol=2e-3)
 
 
 class WithGaps(Dataset[Any]):
@@ -405,5 +408,4 @@ def test_samples_that_collate_fn_leaves_out_count_nothing_with_the_weight_of_the
         return model
 
     for model in run_ranks(world_size, body):
-        for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
-            assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
+        assert_close(model, plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -43,25 +44,29 @@ def replay(world_size: int, max_batch: int, steps: int | None = None) -> nn.Modu
     return model
 
 
+def train(
+    group: ThreadGroup, model: nn.Module, max_batch: int, end_epoch: Callable[[nn.Module], object] = lambda model: None
+) -> nn.Module:
+    """Trains as a rank of a job."""
+    job = thread_job(group, BATCH, max_batch)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+    for _ in job.epochs(EPOCHS):
+        for x, y in loader:
+            job.backward(functional.cross_entropy(model(x), y))
+            optimizer.step()
+            optimizer.zero_grad()
+        end_epoch(model)
+    return model
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("max_batch", [12, 3])
 def test_batch_norm_follows_the_history_of_world_sizes(world_size: int, max_batch: int) -> None:
     start = build()
     wanted = replay(world_size, max_batch).state_dict()
 
-    def body(group: ThreadGroup) -> nn.Module:
-        job = thread_job(group, BATCH, max_batch)
-        model = copy.deepcopy(start)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
-        for _ in job.epochs(EPOCHS):
-            for x, y in loader:
-                job.backward(functional.cross_entropy(model(x), y))
-                optimizer.step()
-                optimizer.zero_grad()
-        return model
-
-    for model in run_ranks(world_size, body):
+    for model in run_ranks(world_size, lambda group: train(group, copy.deepcopy(start), max_batch)):
         found = model.state_dict()
         for key, expected in wanted.items():
             assert torch.allclose(found[key].double(), expected.double(), rtol=1e-9, atol=1e-12), key
@@ -247,17 +252,8 @@ def test_a_forward_pass_outside_of_steps_on_one_rank_is_warned_of_once() -> None
     start = build()
 
     def body(group: ThreadGroup) -> float:
-        job = thread_job(group, BATCH, 12)
-        model = copy.deepcopy(start)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
-        for _ in job.epochs(EPOCHS):
-            for x, y in loader:
-                job.backward(functional.cross_entropy(model(x), y))
-                optimizer.step()
-            if group.rank == 1:
-                model(X)
-        return float(model.state_dict()["2.running_mean"].sum())
+        looks = (lambda model: model(X)) if group.rank == 1 else (lambda model: None)
+        return float(train(group, copy.deepcopy(start), 12, looks).state_dict()["2.running_mean"].sum())
 
     said = r"the buffer 2\.running_mean on rank 1; the buffer 2\.running_var on rank 1 \(compared with rank 0\).*eval"
     with pytest.warns(UserWarning, match=said) as warned:
