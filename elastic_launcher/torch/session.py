@@ -345,7 +345,7 @@ class Session:
     def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self._count_operation()
-        self.buffers.tracked.end_reduction()
+        self.buffers.end_reduction()
         self.latest = Latest(outcome, order=[])
 
     def summed(self, result: Any) -> None:
@@ -360,7 +360,7 @@ class Session:
         """
         self._count_operation()
         self.buffers.end_step()
-        self.buffers.tracked.end_reduction()
+        self.buffers.end_reduction()
         self.latest = Latest(taken=dict(acted), ended=ended)
 
     def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from tests.support.launches import Launcher, assert_no_process, launched
 from tests.support.places import SCRIPTS
 from tests.support.resizes import LONG, allow, formed
-from tests.support.scripts.push_train import BATCH, SAMPLES, SEED, Metrics, X, Y, build
+from tests.support.scripts.push_train import BATCH, SAMPLES, SEED, Metrics, X, Y, build, fade
 from tests.support.step_indices import step_indices
 
 SCRIPT = SCRIPTS / "push_train.py"
@@ -38,7 +38,7 @@ def train_plain(steps: int, foreign: bool, decay: bool) -> tuple[nn.Module, torc
         functional.mse_loss(model(X[taken]), Y[taken]).backward()
         optimizer.step()
         if decay:
-            metrics.total = metrics.total / 2
+            fade(model, metrics)
     return model, optimizer, metrics
 
 

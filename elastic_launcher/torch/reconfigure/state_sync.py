@@ -155,16 +155,17 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
 def _give(session: Session, group: Group, ways: list[RecoveryPlan]) -> None:
     """Sends this rank's state to those that take it.
 
-    Who lost a reduction gets tracked tensors as they were right after it: what the script has done with them since, its
-    own script does too.
+    Who lost a reduction gets buffers and tracked tensors as they were right after it: what the script has done with
+    them since, its own script does too.
     """
     takers = [rank for rank, way in enumerate(ways) if way.takes]
     adopting = [rank for rank in takers if ways[rank].todo is NextAction.ADOPT]
     others = [rank for rank in takers if rank not in adopting]
     senders: list[Sender] = []
-    for ranks, tracked in ((others, None), (adopting, session.buffers.tracked.after_reduction)):
+    buffers = session.buffers
+    for ranks, earlier in ((others, ()), (adopting, (buffers.after_reduction(), buffers.tracked.after_reduction))):
         if ranks:
-            captured = session.state.capture(tracked)
+            captured = session.state.capture(*earlier)
             senders += [Sender(group, rank, captured, session.position, session.schedule) for rank in ranks]
     point("give", session.position.step)
     for sender in senders:

@@ -96,6 +96,7 @@ class ModelBuffers:
         self._still: list[BufferSlot] = []
         self._step = Snapshot()
         self._micro_batch = Snapshot()
+        self._reduced, self._reduced_names = Snapshot(), list[str]()
         self._fresh: set[int] = set()  # numbers of the averaged ones that have come within the step
         self._in_step = False
 
@@ -163,6 +164,17 @@ class ModelBuffers:
     def end_step(self) -> None:
         """Keeps the values as they are: the script may change them until the next step begins."""
         self._in_step = False
+
+    def end_reduction(self) -> None:
+        """Remembers the values after a reduction, for a rank that lost it: its own script goes on from there."""
+        slots = self._averaged + self._whole
+        self._reduced.take(self._resolve(slots))
+        self._reduced_names = [slot.name for slot in slots if slot.owner[slot.key] is not None]
+        self.tracked.end_reduction()
+
+    def after_reduction(self) -> dict[str, torch.Tensor]:
+        """Returns the values right after the last reduction, by name: the script may have changed them since."""
+        return dict(zip(self._reduced_names, self._reduced.copies, strict=True))
 
     def begin_micro_batch(self) -> None:
         """Remembers the values before a micro-batch, to which one without weight goes back."""

@@ -112,24 +112,28 @@ class TrainingState:
         encode(obj.state_dict(), name)
         self.registered[name] = obj
 
-    def capture(self, tracked: Mapping[str, torch.Tensor] | None = None) -> Captured:
+    def capture(
+        self, buffers: Mapping[str, torch.Tensor] | None = None, tracked: Mapping[str, torch.Tensor] | None = None
+    ) -> Captured:
         """Returns the state as it is now.
 
         Parameters, optimizer state and a registered module's large tensors are not copied: they must not change while
         they are read. Buffers and what else is registered are copied: a forward pass or the script may change them.
 
         Args:
-            tracked: Values of tracked tensors in the place of the present ones.
+            buffers: Values of buffers in the place of the present ones, by name.
+            tracked: Values of all tracked tensors in the place of the present ones, by name.
 
         Raises:
             TypeError: If something can't be carried; the message names its path.
         """
-        parameters, buffers = self._parameters(), self._buffers()
+        parameters, now = self._parameters(), self._buffers()
         names = {id(parameter): name for name, parameter in parameters.items()}
-        tensors = [_plain(local(p)) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
+        tensors = [_plain(local(p)) for p in parameters.values()]
+        tensors += [(buffers or {}).get(name, _plain(buffer)).clone() for name, buffer in now.items()]
         header: dict[str, Any] = {
             "parameters": [[name, parameter.requires_grad] for name, parameter in parameters.items()],
-            "buffers": list(buffers),
+            "buffers": list(now),
             "compared": self._compared(),
             "optimizers": [
                 capture_optimizer(o, f"optimizer[{n}]", names, tensors) for n, o in enumerate(self.optimizers)

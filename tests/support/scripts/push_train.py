@@ -2,7 +2,7 @@
 
 Arguments: JSON of folder, foreign (whether the optimizer is one in shape only), start (where to start, epoch and step),
 gather (whether each step and epoch gathers which samples it had, and compares them), decay (whether the script halves a
-metric after each step, and looks at another one after each epoch).
+metric after each step, and counts steps in a buffer, and looks at another metric after each epoch).
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def build(foreign: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Returns model and optimizer as they are before the first step."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    model.register_buffer("passed", torch.zeros((), dtype=torch.int64))
+    model.register_buffer("fading", torch.ones((), dtype=torch.float64))
     parameters = list(model.parameters())
     return model, InShape(parameters) if foreign else torch.optim.Adam(parameters, lr=0.01)
 
@@ -93,6 +95,13 @@ class Metrics:
     def values(self) -> dict[str, torch.Tensor]:
         """Returns them by name."""
         return {"total": self.total, "count": self.count, "most": self.most}
+
+
+def fade(model: nn.Module, metrics: Metrics) -> None:
+    """Changes what is kept, after a step."""
+    metrics.total = metrics.total / 2
+    model.passed += 1
+    model.fading *= 0.99
 
 
 def main() -> None:
@@ -135,7 +144,7 @@ def main() -> None:
                 assert not job.sync_gradients or found.tolist() == wanted.tolist(), (found, wanted)
             optimizer.step()
             if options.get("decay"):
-                metrics.total = metrics.total / 2
+                fade(model, metrics)
             time.sleep(0.01)
             if stop.exists() and job.step_in_epoch < loader.steps_per_epoch:
                 job.stop()  # not at an epoch's end: a rank that learns of it from others has begun the next one

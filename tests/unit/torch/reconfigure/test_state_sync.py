@@ -7,14 +7,15 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch import nn
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.membership.reconcile import NextAction, RecoveryPlan
 from elastic_launcher.torch.reconfigure import state_sync
 from elastic_launcher.torch.reconfigure.state_sync import Receiver
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.codec import decode
 from elastic_launcher.torch.state.position import Position
-from elastic_launcher.torch.state.tracked import Tracked
 from elastic_launcher.torch.state.training_state import Captured, TrainingState
 
 
@@ -31,26 +32,32 @@ def test_a_state_that_could_not_be_taken_is_no_state() -> None:
         receiver.finish()
 
 
-def test_who_lost_a_reduction_gets_tracked_tensors_as_it_left_them_and_others_as_they_are(
+def test_who_lost_a_reduction_gets_buffers_and_tracked_tensors_as_it_left_them_and_others_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    total, tracked = torch.tensor([3.0]), Tracked()
+    total, buffers, model = torch.tensor([3.0]), ModelBuffers(), nn.Module()
     sent: dict[int, Any] = {}
-    tracked.add({"total": total}, "sum")
-    tracked.end_reduction()
+    model.register_buffer("turns", torch.tensor([5 + 1j]))
+    model.register_buffer("seen", torch.tensor([5]))
+    buffers.add([model])
+    buffers.tracked.add({"total": total}, "sum")
+    buffers.end_reduction()
     total.zero_()  # the script begins an epoch
+    model.turns *= 2
+    model.seen = model.seen + 2
 
     class Noted:
         def __init__(self, group: Any, rank: int, captured: Captured, *at: Any) -> None:
-            sent[rank] = decode(captured.header["tracked"], captured.tensors)
+            tracked = decode(captured.header["tracked"], captured.tensors)["0.total"]
+            sent[rank] = [tensor.item() for tensor in (tracked, *captured.tensors[:2])]
 
         def wait(self) -> None:
             pass
 
     monkeypatch.setattr(state_sync, "Sender", Noted)
     session: Any = SimpleNamespace(
-        state=TrainingState(tracked=tracked),
-        buffers=SimpleNamespace(tracked=tracked),
+        state=TrainingState([model], tracked=buffers.tracked),
+        buffers=buffers,
         position=Position(),
         schedule=None,
     )
@@ -60,4 +67,4 @@ def test_who_lost_a_reduction_gets_tracked_tensors_as_it_left_them_and_others_as
         RecoveryPlan(NextAction.AGAIN, 0, takes=True),
     ]
     state_sync._give(session, cast(Group, None), ways)
-    assert {rank: state["0.total"].tolist() for rank, state in sent.items()} == {1: [3.0], 2: [0.0]}
+    assert sent == {1: [3.0, 5 + 1j, 5], 2: [0.0, 10 + 2j, 7]}
