@@ -109,7 +109,7 @@ def distance(model: nn.Module, wanted: dict[str, torch.Tensor | None]) -> float:
     return (squares / norm) ** 0.5
 
 
-@pytest.mark.parametrize("world_size", range(1, 65))
+@pytest.mark.parametrize("world_size", [*range(1, 13), 16, 17, 24, 31, 32, 47, 48, 49, 61, 64])
 def test_gradient_is_that_of_the_whole_batch(world_size: int) -> None:
     torch.manual_seed(1)
     model = Model().double()
