@@ -31,11 +31,10 @@ def play(folder: Path, *flags: str, code: int = 1, grow: int = 0, **more: object
 @pytest.mark.parametrize(
     ("apart", "said"),
     [
-        pytest.param(
+        (
             "optimizer",
             "rank 0 is in job.backward for optimizer 1 (call 1 of step 6), rank 1 is in job.backward for optimizer 0 "
             "(call 1 of step 6); every rank has to make the same calls",
-            marks=pytest.mark.quick,
         ),
         pytest.param(
             "evaluate",

@@ -44,7 +44,7 @@ def plain(samples: int, batch: int, width: int) -> tuple[list[torch.Tensor], lis
         pytest.param(
             2, 33, 12, 3, 16, marks=pytest.mark.thorough, id="two ranks, a batch that divides, a tail that does not"
         ),
-        pytest.param(3, 35, 11, 2, BUCKETS, id="three ranks, a tail of two samples", marks=pytest.mark.quick),
+        pytest.param(3, 35, 11, 2, BUCKETS, id="three ranks, a tail of two samples"),
         pytest.param(4, 11, 3, 2, 16, marks=pytest.mark.thorough, id="four ranks, a batch of three samples"),
         pytest.param(5, 17, 13, 2, 16, marks=pytest.mark.thorough, id="five ranks, a tail of four samples"),
     ],
