@@ -87,6 +87,7 @@ def turn_on(
         most,
         local_bsz_bounds,
         gradient_accumulation,
+        data.drop_last,
         name,
     )
     check_installed()

@@ -290,7 +290,7 @@ def test_a_largest_micro_batch_that_is_to_be_found_is_bounded_by_the_largest_glo
             loader.autoscale_batch_size(30, (1, 31))
         loader.autoscale_batch_size(30, (2, 30))
         assert job._session.autoscaling is not None
-        assert job._session.autoscaling.bounds == Bounds(FIRST, 30, 30, 2)
+        assert job._session.autoscaling.bounds == Bounds(FIRST, 30, 30, 2, epoch_samples=SAMPLES)
 
     run_ranks(1, body)
 
