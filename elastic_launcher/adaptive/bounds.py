@@ -33,6 +33,7 @@ class Bounds:
         accumulation: Whether a step may have several micro-batches.
         batch_statistics: Whether no micro-batch may have one sample, as batch norm needs it.
         virtual_ranks: Among how many virtual ranks a step is divided; 0 where it is divided among the ranks.
+        epoch_samples: Samples of an epoch whose last step has what is left; 0 where all its steps are full.
 
     Raises:
         ValueError: If a number is not a whole one of 1 or more, or bounds contradict each other.
@@ -45,11 +46,13 @@ class Bounds:
     accumulation: bool = True
     batch_statistics: bool = False
     virtual_ranks: int = 0
+    epoch_samples: int = 0
 
     def __post_init__(self) -> None:
         for name in ("base_batch_size", "max_batch_size", "max_micro_batch", "min_micro_batch"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        object.__setattr__(self, "virtual_ranks", whole_number("virtual_ranks", self.virtual_ranks, 0))
+        for name in ("virtual_ranks", "epoch_samples"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
         for low, high in (("base_batch_size", "max_batch_size"), ("min_micro_batch", "max_micro_batch")):
             if getattr(self, low) > getattr(self, high):
                 raise ValueError(f"{low} is {getattr(self, low)}; it must not be above {high}, {getattr(self, high)}")
@@ -103,7 +106,8 @@ class Bounds:
     def _near(self, point: float, ranks: int) -> Iterator[int]:
         """Yields batch sizes near a point: with equal micro-batches, the nearest one within bounds, with full ones.
 
-        With n micro-batches a rank, the batch sizes from n·ranks·minimum to n·ranks·maximum meet all conditions.
+        With n micro-batches a rank, the batch sizes from n·ranks·minimum to n·ranks·maximum meet all conditions. The
+        last one divides an epoch into steps of about one size.
         """
         accumulation = math.ceil(math.ceil(point / ranks) / self.max_micro_batch) if self.accumulation else 1
         unit = ranks * accumulation
@@ -111,3 +115,5 @@ class Bounds:
         yield min(max(unit * round(point / unit), least), most)
         yield min(max(round(point), least), most, self.max_batch_size)
         yield most
+        if self.epoch_samples:
+            yield -(-self.epoch_samples // max(1, round(self.epoch_samples / point)))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.fit import Fit
@@ -90,7 +91,7 @@ class Choice:
         scale: The global batch over the base batch.
         micro_batch: Samples of the largest micro-batch of rank 0, which has the most samples.
         accumulation: Micro-batches of rank 0.
-        samples_per_second: Throughput.
+        samples_per_second: Throughput, over whole epochs.
         gain: How many steps of the base batch one step is worth.
     """
 
@@ -122,9 +123,21 @@ def choice(
     """
     micro_batches = bounds.micro_batches(batch_size, ranks)
     largest, count = max(micro_batches), len(micro_batches)
-    rate = model.samples_per_second(machines, ranks, largest, count, batch_size)
+    rate = _rate(batch_size, model.step_seconds(machines, ranks, largest, count), model, bounds, machines, ranks)
     scale = batch_size / bounds.base_batch_size
     return Choice(batch_size, scale, largest, count, rate, gain(noise.variance, noise.square, scale))
+
+
+def _rate(batch_size: int, seconds: float, model: ThroughputModel, bounds: Bounds, machines: int, ranks: int) -> float:
+    """Returns the samples per second over an epoch, whose last step may take nearly as long as a full one.
+
+    ``seconds`` are those of a full step.
+    """
+    full, left = divmod(bounds.epoch_samples, batch_size)
+    if not full or not left:
+        return batch_size / seconds
+    last = bounds.micro_batches(left, ranks)
+    return bounds.epoch_samples / (full * seconds + model.step_seconds(machines, ranks, max(last), len(last)))
 
 
 def best(model: ThroughputModel, noise: GradientNoise, bounds: Bounds, machines: int, ranks: int) -> Choice:
@@ -202,11 +215,12 @@ def goodput_by_size(
 def _at_size(
     fit: Fit, noise: GradientNoise, bounds: Bounds, machines: int, ranks: int, used: Iterable[int]
 ) -> SizeGoodput:
+    rate = partial(_rate, model=fit.model, bounds=bounds, machines=machines, ranks=ranks)
     found = best(fit.model, noise, bounds, machines, ranks)
     others = (choice(one, fit.model, noise, bounds, machines, ranks) for one in used if bounds.contain(one, ranks))
     close = (one for one in others if one.goodput * (1 + LEAST_IMPROVEMENT) >= found.goodput)
     timed = [
-        SizeGoodput(machines, ranks, one, one.batch_size / seconds, Basis.MEASURED)
+        SizeGoodput(machines, ranks, one, rate(one.batch_size, seconds), Basis.MEASURED)
         for one in (found, *close)
         if (seconds := fit.measured.get(Configuration(machines, ranks, one.micro_batch, one.accumulation)))
     ]

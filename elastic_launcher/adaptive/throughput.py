@@ -82,18 +82,3 @@ class ThroughputModel:
         longer, shorter = max(compute, synchronization), min(compute, synchronization)
         last = longer * math.pow(1 + math.pow(shorter / longer, self.overlap), 1 / self.overlap)
         return (whole_number("accumulation", accumulation) - 1) * compute + last
-
-    def samples_per_second(
-        self, machines: int, ranks: int, micro_batch: int, accumulation: int, batch_size: int | None = None
-    ) -> float:
-        """Returns the samples of a step over its seconds; for the arguments see `step_seconds`.
-
-        Args:
-            machines: Machines that the ranks are on.
-            ranks: World size.
-            micro_batch: Samples of the largest micro-batch of rank 0, which has the most samples.
-            accumulation: Micro-batches of rank 0.
-            batch_size: Samples of the step, if shares differ; else all ranks have micro-batches of the largest size.
-        """
-        samples = ranks * micro_batch * accumulation if batch_size is None else batch_size
-        return samples / self.step_seconds(machines, ranks, micro_batch, accumulation)

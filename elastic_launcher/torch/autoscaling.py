@@ -28,6 +28,7 @@ def read_bounds(
     max_batch_size: int,
     local_bsz_bounds: Sequence[int] | None,
     gradient_accumulation: bool,
+    drop_last: bool = False,
     name: str = "max_batch_size",
 ) -> Bounds:
     """Returns the bounds that a script asks for; see `ElasticLoader.autoscale_batch_size`.
@@ -65,7 +66,8 @@ def read_bounds(
             f"local_bsz_bounds begin at {low}, above the global batch of {global_batch_size} with which the training "
             "begins; lower the first bound, or raise global_batch_size"
         )
-    return Bounds(global_batch_size, most, high, low, accumulation=bool(gradient_accumulation))
+    tailed = 0 if drop_last else dataset_size
+    return Bounds(global_batch_size, most, high, low, accumulation=bool(gradient_accumulation), epoch_samples=tailed)
 
 
 def _local(bounds: Sequence[int] | None, largest: int) -> tuple[int, int]:

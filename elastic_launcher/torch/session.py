@@ -201,9 +201,8 @@ class Session:
             self.writes.met()
         self._position = position
 
-    def change_batch(self, global_batch_size: int) -> None:
-        """Notes what the ranks have agreed on: another global batch for the steps after the one that runs."""
-        first = self.position.step + 1
+    def change_batch(self, global_batch_size: int, first: int) -> None:
+        """Notes what the ranks have agreed on: another global batch from the step ``first`` on."""
         self.schedule = self.schedule.with_entry(first, global_batch_size)
         if self.noise is not None:
             self.noise.hold_gains(first, global_batch_size)

@@ -240,12 +240,14 @@ def _check(optimizers: Sequence[Optimizer], scalers: Sequence[torch.amp.GradScal
         if not isinstance(optimizer, (SGD, *ADAM)):
             raise TypeError(
                 f"the gradient noise is measured for SGD, Adam and AdamW, not for {type(optimizer).__name__}: that "
-                "scales gradients in a way of its own, under which another batch is worth something else"
+                "scales gradients in a way of its own, under which another batch is worth something else. Use one of "
+                "these, or leave autoscale_batch_size out"
             )
     if len({isinstance(optimizer, ADAM) for optimizer in optimizers}) > 1:
         raise TypeError(
             "the gradient noise is measured for SGD, or for Adam and AdamW, not for both in one job: Adam's is of the "
-            "gradient divided by its second moment, so that they don't add up"
+            "gradient divided by its second moment, so that they don't add up. Use one kind, or leave "
+            "autoscale_batch_size out"
         )
     if sum(scaler.is_enabled() for scaler in scalers) > 1:
         raise TypeError("the gradient noise is measured with one gradient scaler at most; this job has prepared more")

@@ -31,8 +31,8 @@ LEAST_MOVE = 0.05  # of a gain, as a share: learning rates and progress are off 
 
 
 @dataclass(frozen=True, slots=True)
-class NewGains:
-    """The decision to go on with the same global batch by other gains; see `Proposal`."""
+class Change:
+    """A change that no policy has proposed; see `Proposal`."""
 
     new: int
     noise_scale: float | None
@@ -87,6 +87,7 @@ def turn_on(
         most,
         local_bsz_bounds,
         gradient_accumulation,
+        data.drop_last,
         name,
     )
     check_installed()
@@ -129,16 +130,16 @@ def check_loop(session: Session, data: TrainingData) -> None:
         return
     if not data.drop_last:
         raise ValueError(
-            f"{session.shares.normalizes} needs two samples, and an epoch's last step may have one by any batch that "
-            "is chosen; make the loader with drop_last=True"
+            f"the layer {session.shares.normalizes!r} takes statistics of at least two samples, and an epoch's last "
+            "step may have one by any batch that is chosen; make the loader with drop_last=True"
         )
     session.shares.one(3, Division(0, 1))  # an odd number of samples: the batch may have any
     if not autoscaling.warned:
         autoscaling.warned = True
         warnings.warn(
-            f"{session.shares.normalizes} takes statistics of each micro-batch, and with autoscale_batch_size "
-            "micro-batches change their size during the training: the model depends on the number of ranks as it does "
-            "without. Group norm or layer norm don't",
+            f"the layer {session.shares.normalizes!r} takes statistics of each micro-batch, and with "
+            "autoscale_batch_size micro-batches change their size during the training: the model depends on the number "
+            "of ranks as it does without. Group norm or layer norm don't",
             stacklevel=2,
         )
 
@@ -158,6 +159,18 @@ def announce(session: Session) -> None:
         )
 
 
+def keep_bounds(session: Session) -> None:
+    """Lowers a global batch that is above its maximum: the job has resumed with a smaller one. All ranks call it before
+    their first step.
+    """
+    autoscaling, now = session.autoscaling, session.global_batch_size
+    if autoscaling is None or now <= (most := autoscaling.bounds.max_batch_size):
+        return
+    reason = f"global batch {now:,} → {most:,}: the job resumed with a maximum of {most:,} samples"
+    autoscaling.proposal = Change(most, session.measure_noise().averages.noise_scale(), reason)
+    session.change_batch(most, session.position.step)
+
+
 def propose(session: Session) -> int:
     """Returns the global batch that this rank proposes for the steps after the one that runs; 0 for none. The present
     one goes on by the gains that are known now.
@@ -174,7 +187,7 @@ def propose(session: Session) -> int:
         proposal = _new_gains(session)
     if proposal is None:
         return 0
-    if proposal.new != now and not bounds.base_batch_size <= proposal.new <= bounds.max_batch_size:
+    if not bounds.base_batch_size <= proposal.new <= bounds.max_batch_size:
         raise ValueError(
             f"step {step}: the policy proposed a global batch of {proposal.new}, which must be from "
             f"{bounds.base_batch_size} to {bounds.max_batch_size}"
@@ -183,19 +196,22 @@ def propose(session: Session) -> int:
     return proposal.new
 
 
-def _new_gains(session: Session) -> NewGains | None:
+def _new_gains(session: Session) -> Change | None:
     """Returns the decision to use new gains, where one of those that hold is off."""
     step, noise = session.position.step, session.measure_noise()
     since = step - session.schedule.first_step(step)
     if since < max(REFRESH_STEPS, step // REFRESHES) or since % REFRESH_STEPS:
         return None
     held, found = gains_at(session, step), noise.gains_of(session.global_batch_size)
-    if all(abs(new / old - 1) < LEAST_MOVE for old, new in zip(held, found, strict=False)):
+    moves = [abs(new / old - 1) for old, new in zip(held, found, strict=False)]
+    if (most := max(moves)) < LEAST_MOVE:
         return None
+    number = moves.index(most)
+    whose = f" of param group {number - 1}" if number else ""
     scale = noise.averages.noise_scale()
     said = "" if scale is None else f", {scale_in_words(scale)}"
-    reason = f"gain {held[0]:.3g} → {found[0]:.3g}{said}"
-    return NewGains(session.global_batch_size, scale, reason)
+    reason = f"gain{whose} {held[number]:.3g} → {found[number]:.3g}{said}"
+    return Change(session.global_batch_size, scale, reason)
 
 
 def note_step(session: Session, samples: int) -> None:

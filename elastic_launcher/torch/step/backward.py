@@ -406,7 +406,7 @@ class Backward:
             for parameter in session.parameters():
                 parameter.grad = None
         elif agreement.batch_size:
-            session.change_batch(agreement.batch_size)
+            session.change_batch(agreement.batch_size, session.position.step + 1)
         return not dropped
 
     def _refuse_differences(self, group: Group, check: Check, doubt: Callable[[], str]) -> None:

@@ -40,7 +40,7 @@ from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.start import begin_at_start
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.statistical_epochs import count_rest, count_step, is_over
-from elastic_launcher.torch.step.autoscale import announce, check_loop, note_step, report_changes
+from elastic_launcher.torch.step.autoscale import announce, check_loop, keep_bounds, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
 from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import refuse_sharded_late, warn_of_unprepared_schedulers
@@ -130,6 +130,7 @@ class StepEngine:
         if session.unequal:  # ranks of plain torchrun
             self._resizer.enter(membership.formation, membership.member)
             session.unequal = False
+        keep_bounds(session)
         announce(session)
         return True
 

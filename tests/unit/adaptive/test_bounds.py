@@ -18,7 +18,8 @@ def all_bounds(draw: st.DrawFn) -> Bounds:
     base, low = draw(st.integers(1, 300)), draw(st.integers(1, 40))
     most = draw(st.integers(base, 1200))
     high = draw(st.integers(low, 80))
-    return Bounds(base, most, high, low, draw(st.booleans()), draw(st.booleans()))
+    epoch_samples = draw(st.just(0) | st.integers(most, 10 * most))
+    return Bounds(base, most, high, low, draw(st.booleans()), draw(st.booleans()), epoch_samples=epoch_samples)
 
 
 ranks_of = st.integers(1, 40)

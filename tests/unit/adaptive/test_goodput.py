@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.fit import Fit, fit
 from elastic_launcher.adaptive.goodput import NO_NOISE, Basis, GradientNoise, best, choice, gain, goodput_by_size
-from elastic_launcher.adaptive.observations import Observation, Observations
+from elastic_launcher.adaptive.observations import Configuration, Observation, Observations
 from elastic_launcher.adaptive.throughput import ThroughputModel
 from elastic_launcher.batch import plan_step
 
@@ -104,6 +105,29 @@ def test_no_batch_size_within_the_bounds_is_much_better_than_the_best(
     assert bounds.contain(found.batch_size, ranks) or (found.batch_size == 64 and not legal)
     for one in legal:
         assert choice(one, MODEL, noise, bounds, machines, ranks).goodput <= found.goodput * 1.02
+
+
+def test_an_epochs_last_step_counts_for_the_time_that_it_takes() -> None:
+    """One of 1,000 samples has 10 steps of 100, and 9 of 112, of which the last one has 104."""
+    bounds = replace(BOUNDS, epoch_samples=1000)
+    full = MODEL.step_seconds(1, 1, 100, 1)
+    assert choice(100, MODEL, NO_NOISE, bounds, 1, 1).samples_per_second == pytest.approx(1000 / (10 * full))
+    most, last = MODEL.step_seconds(1, 1, 112, 1), MODEL.step_seconds(1, 1, 104, 1)
+    assert choice(112, MODEL, NO_NOISE, bounds, 1, 1).samples_per_second == pytest.approx(1000 / (8 * most + last))
+    known = Fit(MODEL, 0.0, {Configuration(1, 1, 112, 1): 2 * most}, 1, ())
+    (measured,) = goodput_by_size(known, NO_NOISE, replace(bounds, base_batch_size=112, max_batch_size=112), [(1, 1)])
+    assert measured.basis is Basis.MEASURED
+    assert measured.samples_per_second == pytest.approx(1000 / (16 * most + last))
+
+
+def test_no_step_of_few_samples_is_left_over_where_steps_cost_the_same_whatever_they_have() -> None:
+    """Gradients are nearly all noise: what counts is how many steps an epoch has."""
+    constant, bounds = ThroughputModel(1.0, 1e-6), Bounds(64, 999, 999, epoch_samples=1000)
+    found = best(constant, GradientNoise(1e3, 1.0), bounds, 1, 1)
+    assert found.batch_size == 500
+    assert found.goodput >= max(
+        choice(one, constant, GradientNoise(1e3, 1.0), bounds, 1, 1).goodput for one in range(64, 1000)
+    )
 
 
 @given(st.floats(0.0, 1e6), st.floats(1e-3, 1e3), st.floats(1.0, 10.0), ranks_of)

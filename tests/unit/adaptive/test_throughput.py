@@ -42,11 +42,6 @@ def test_overlap_is_the_norm_of_the_last_micro_batch_and_the_synchronization() -
     assert model.step_seconds(1, 2, 1, 3) == pytest.approx(3.0 + 3.0 + 5.0)
 
 
-def test_samples_per_second_count_the_samples_that_a_step_has() -> None:
-    assert MODEL.samples_per_second(1, 4, 10, 1) == pytest.approx(40 / 0.26)
-    assert MODEL.samples_per_second(1, 4, 10, 1, 37) == pytest.approx(37 / 0.26)
-
-
 @given(models, counts, counts, counts, counts)
 def test_a_step_takes_between_its_longest_part_and_all_its_parts(
     model: ThroughputModel, machines: int, ranks: int, micro_batch: int, accumulation: int

@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.adaptive.bounds import Bounds
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
@@ -161,10 +162,26 @@ def test_a_batch_goes_on_with_new_gains_where_the_noise_has_moved(monkeypatch: p
     assert reason.startswith("gain 1.0") and " → 1." in reason
 
 
-def test_new_gains_are_for_a_batch_beyond_the_bounds_too_and_rare_in_a_long_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A job that resumed with a lower maximum has such a batch until the policy decides."""
+def test_the_gain_that_has_moved_most_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscale, "REFRESH_STEPS", 3)
+
+    def body(group: ThreadGroup) -> str:
+        job, model, optimizer, loader, _ = adaptive_job(group, {1: 14})
+        noise = job._session.measure_noise()
+        noise.gains_of = lambda size: (2.0 + 0.01 * job.step, 2.0, 2.0 - 0.02 * job.step)  # type: ignore[method-assign]
+        for _ in job.epochs(2):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+        proposal = job._session.autoscaling.proposal  # type: ignore[union-attr]
+        assert proposal is not None
+        return proposal.reason
+
+    (reason,) = run_ranks(1, body)
+    assert reason.startswith("gain of param group 1 1.")
+
+
+def test_new_gains_are_rare_in_a_long_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoscale, "REFRESH_STEPS", 2)
     monkeypatch.setattr(autoscale, "REFRESHES", 4)
 
@@ -176,8 +193,6 @@ def test_new_gains_are_for_a_batch_beyond_the_bounds_too_and_rare_in_a_long_job(
             for x, y in loader:
                 job.backward(functional.cross_entropy(model(x), y))
                 optimizer.step()
-                if job.step == 2 and session.autoscaling is not None:
-                    session.autoscaling.bounds = replace(session.autoscaling.bounds, max_batch_size=10)
                 if job.step == 40:
                     job.stop("enough")
         return [step for step, _ in session.schedule.entries]
@@ -215,7 +230,7 @@ def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
         epochs = job.epochs(1)
         next(epochs)
         assert engine.begin_loop(loader) and engine.admit() and engine.begin_step()
-        session.change_batch(20)
+        session.change_batch(20, 1)
         assert session.schedule.entries == ((0, 7), (1, 20))
         assert list(session.measure_noise().gains) == [1]
         assert engine.begin_step()  # once more: it had broken off
@@ -290,7 +305,7 @@ def test_a_largest_micro_batch_that_is_to_be_found_is_bounded_by_the_largest_glo
             loader.autoscale_batch_size(30, (1, 31))
         loader.autoscale_batch_size(30, (2, 30))
         assert job._session.autoscaling is not None
-        assert job._session.autoscaling.bounds == Bounds(FIRST, 30, 30, 2)
+        assert job._session.autoscaling.bounds == Bounds(FIRST, 30, 30, 2, epoch_samples=SAMPLES)
 
     run_ranks(1, body)
 
@@ -422,7 +437,7 @@ def test_batch_norm_is_warned_of_once_and_needs_three_samples_at_a_time() -> Non
     assert len(run_ranks(1, lambda group: body(group, 3))[0]) == 1
     with pytest.raises(ValueError, match="a step of 3 samples in micro-batches of at most 2 has one of a single"):
         run_ranks(1, lambda group: body(group, 2))
-    with pytest.raises(ValueError, match="1 needs two samples, and .* make the loader with drop_last=True"):
+    with pytest.raises(ValueError, match="layer '1' takes statistics of at least two .* loader with drop_last=True"):
         run_ranks(1, lambda group: body(group, 3, drop_last=False))
 
 
@@ -496,6 +511,43 @@ def test_micro_batches_stay_within_their_bound(world_size: int) -> None:
     assert (
         max(size for sizes in run_ranks(world_size, body) for size in sizes) == 3
     )  # 7 samples are (3, 2, 2), (2, 2), (3)
+
+
+@pytest.mark.parametrize(("drop_last", "counts"), [(False, [30, 13, 30]), (True, [30, 30, 30])])
+def test_a_job_that_resumes_with_a_smaller_maximum_goes_on_with_that(drop_last: bool, counts: list[int]) -> None:
+    """In the middle of an epoch, too: seven of its samples are used."""
+
+    def body(group: ThreadGroup) -> tuple[list[int], Any, Any, str]:
+        job = thread_job(group, FIRST, MICRO)
+        model, optimizer = job.prepare(*model_and_optimizer())
+        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED, drop_last=drop_last)
+        loader.autoscale_batch_size(30)
+        session = job._session
+        assert session.autoscaling is not None
+        session.autoscaling.policy = ScriptedPolicy({})
+        session.take_schedule(BatchSchedule(((0, FIRST), (1, SAMPLES - 5))))
+        session.move_to(replace(session.position, step=1, step_in_epoch=1, samples=FIRST))
+        noise = session.measure_noise()
+        noise.follow()
+        noise.load_state_dict({**noise.state_dict(), "now": {"averages": [1.0, 70.0, 1.0] * 2, "pending": None}})
+        found = []
+        for epoch in job.epochs(9):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                if job.sync_gradients:
+                    assert job.micro is not None
+                    found.append(job.micro.count)
+            if epoch == 2:
+                break
+        assert session.autoscaling.proposal is not None
+        return found[:3], session.schedule.entries, noise.gains[1][0], session.autoscaling.proposal.reason
+
+    for found, entries, gain, reason in run_ranks(2, body):
+        assert found == counts
+        assert entries == ((0, FIRST), (1, 30))
+        assert gain == pytest.approx(11 / (10 * FIRST / 30 + 1))
+        assert reason == "global batch 45 → 30: the job resumed with a maximum of 30 samples"
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

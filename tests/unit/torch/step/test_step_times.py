@@ -54,7 +54,7 @@ def test_what_was_timed_is_reported_once_and_again_when_there_is_more(clock: lis
         clock[0] = 1.0
         reports.report()
         bounds = {"base_batch_size": BATCH, "max_batch_size": BATCH, "max_micro_batch": 4, "min_micro_batch": 1}
-        bounds |= {"accumulation": True, "batch_statistics": False, "virtual_ranks": 0}
+        bounds |= {"accumulation": True, "batch_statistics": False, "virtual_ranks": 0, "epoch_samples": 0}
         assert told.found == [StepTimes(0, BATCH, ((1, 1, 4, 2, 0.1, 0.04, FEWEST_STEPS),), bounds)]
         timed(job, 1)
         clock[0] = 3.0
@@ -145,6 +145,7 @@ def test_an_adaptive_job_reports_bounds_and_noise(weight: float, known: bool) ->
         "accumulation": False,
         "batch_statistics": False,
         "virtual_ranks": 0,
+        "epoch_samples": MOST,
     }
     assert found.noise == ((pytest.approx(125.0), pytest.approx(1.0)) if known else None)
 
