@@ -164,6 +164,8 @@ def test_a_loss_explains_the_failures_of_the_others() -> None:
     job.wait(1)
     job.feed(NodeExited, 2, -9)
     assert job.of(StartNode)[2:] == [StartNode(3, 3, 1)]
+    started = [one.fields.get("others_wait") for one in job.of(Emit) if one.kind == "node_started"]
+    assert started == [None, None, True]
     job.wait(3)
     job.start(1, 3)
     assert job.formed()[1:] == [(2, "failure")] and not job.of(Finish)
