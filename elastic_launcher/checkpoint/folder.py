@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +37,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 WRITER = re.compile(r"\d+-t(\d+)-g(\d+)-s(\d+)-")
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
+LOOKS = 5  # at the checkpoints of a job that saves and removes some meanwhile
 
 
 class Fenced(CheckpointError):
@@ -171,9 +172,18 @@ def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifes
     if _replaced(folder):
         with _locked(folder):
             _put_back(folder)
+    for _ in range(LOOKS):
+        paths = _newest_first(folder)
+        found = _first_good(paths, refuse)
+        if not found.damaged or set(paths) == set(_newest_first(folder)):
+            break  # else the job that saves there has removed what was read
+    return found
+
+
+def _first_good(paths: Sequence[Path], refuse: Callable[[Manifest], str]) -> Found:
     refused: list[str] = []
     damaged: list[Path] = []
-    for path in _newest_first(folder):
+    for path in paths:
         try:
             manifest = check(path)
             if reason := refuse(manifest):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_launcher.checkpoint.files import MANIFEST, check
-from elastic_launcher.checkpoint.folder import Fenced, Found, TakenOver
+from elastic_launcher.checkpoint.folder import LOOKS, Fenced, Found, TakenOver
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, FileEntry, Manifest, Mark
 from elastic_launcher.checkpoint.storage import RemoteFolder
 
@@ -109,7 +109,14 @@ class RemoteStore:
         Raises:
             OSError: If the store can't be read.
         """
-        whole = self._list().whole
+        for _ in range(LOOKS):
+            whole = self._list().whole
+            found = self._first_good(whole, refuse)
+            if not found.damaged or whole == self._list().whole:
+                break  # else the job that saves there has removed what was read
+        return found
+
+    def _first_good(self, whole: dict[str, Mark], refuse: Callable[[Manifest], str]) -> Found:
         refused: list[str] = []
         damaged: list[Path] = []
         for name in sorted(whole, key=lambda one: whole[one], reverse=True):
@@ -119,9 +126,9 @@ class RemoteStore:
                 if reason := refuse(manifest):
                     raise CheckpointError(f"{place} is of another job: {reason}")
                 folder = self._fetch(name, manifest, self._cache)
-            except CheckpointError as error:
+            except (CheckpointError, FileNotFoundError) as error:  # the second for the manifest
                 refused.append(str(error).replace(str(self._cache / name), place))
-                damaged += [Path(name)] if isinstance(error, CheckpointDamaged) else []
+                damaged += [Path(name)] if isinstance(error, (CheckpointDamaged, FileNotFoundError)) else []
                 continue
             return Found(folder, manifest, tuple(refused), tuple(damaged), place)
         return Found(None, None, tuple(refused), tuple(damaged))

@@ -9,7 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.checkpoint import CheckpointError
+from elastic_launcher.checkpoint import CheckpointError, Manifest
+from elastic_launcher.checkpoint.folder import LOOKS
 from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere, told_end
@@ -55,23 +56,29 @@ def checkpoint(
 
 
 def _export(layout: Layout, to: Path, form: str) -> None:
-    try:
-        found = open_store(_place(layout), layout.checkpoints).find_newest()
-    except (OSError, StorageError) as error:
-        refuse(f"the checkpoints of {layout.path} can't be read: {error}")
-    for reason in found.refused:
-        tell(reason)
-    if found.folder is None or found.manifest is None:
-        refuse(f"{layout.path} has no checkpoint that can be used")
     from elastic_launcher.torch.state.export import export, export_dcp
 
-    try:
-        (export if form == TORCH else export_dcp)(found.folder, found.manifest, to)
-    except CheckpointError as error:
-        refuse(str(error))
-    except OSError as error:
-        refuse(f"{to} can't be written: {error.strerror or error}")
-    typer.echo(f"step {found.manifest.step}, saved in {found.place or found.folder}, is in {to}")
+    store = open_store(_place(layout), layout.checkpoints)
+    before: Manifest | None = None
+    for left in reversed(range(LOOKS)):
+        try:
+            found = store.find_newest()
+        except (OSError, StorageError) as error:
+            refuse(f"the checkpoints of {layout.path} can't be read: {error}")
+        for reason in found.refused:
+            tell(reason)
+        if found.folder is None or found.manifest is None:
+            refuse(f"{layout.path} has no checkpoint that can be used")
+        try:
+            (export if form == TORCH else export_dcp)(found.folder, found.manifest, to)
+            typer.echo(f"step {found.manifest.step}, saved in {found.place or found.folder}, is in {to}")
+            return
+        except CheckpointError as error:
+            if not left or found.manifest == before:
+                refuse(str(error))
+            before = found.manifest  # a job that trains may have removed it meanwhile, for a later one
+        except OSError as error:
+            refuse(f"{to} can't be written: {error.strerror or error}")
 
 
 def _place(layout: Layout) -> str | None:

@@ -42,7 +42,8 @@ def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> 
     except (ControlRefused, ControlUnreachable, OSError):
         _explain(layout)
     joined = "is stopping already: waiting with whoever stopped it" if answer["stopping"] else "is told to stop"
-    tell(f"the job in {layout.path} {joined}, at step {answer['step']}")
+    at = f", at step {answer['step']}" if answer["step"] else ""  # 0 also where the script reports none
+    tell(f"the job in {layout.path} {joined}{at}")
     finished = _wait(layout, news)
     typer.echo(finished["message"])
     if finished["exit_code"] == ExitCode.STOPPED:

@@ -31,7 +31,7 @@ def replacing(path: Path, *, mode: int = 0o666, lasting: bool = False) -> Iterat
     Raises:
         OSError: If it can't be written; then nothing of it stays.
     """
-    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    draft = path.parent / f".{path.name}.{os.urandom(4).hex()}"  # "." and "/" have no name
     try:
         with open(draft, "xb", opener=partial(os.open, mode=mode)) as file:
             _remove_abandoned(path, os.fstat(file.fileno()).st_mtime)

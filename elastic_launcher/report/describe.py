@@ -36,7 +36,7 @@ def describe(event: Event) -> str | None:
             return None if get("renewed") else _hint(event)
         case "node_started":
             above = ", above the guarantee" if get("over_quota") else ""
-            meanwhile = "; the others train on meanwhile" if event.generation else ""
+            meanwhile = "; the others train on meanwhile" if event.generation and not get("others_wait") else ""
             return f"node {get('node')} is starting{_members(event)}{above}{meanwhile}"
         case "node_placed":
             return f"node {get('node')} runs in pod {get('pod')} on machine {get('machine')}"

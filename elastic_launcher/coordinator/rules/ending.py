@@ -188,6 +188,8 @@ def when(state: State, step: int | None = None) -> str:
         return f"while it waited for {state.pause.lack.value}"
     if not state.generation:
         return "before training began" if state.restart is None else "while it restarted"
+    if state.rules.own_saves:  # a script that reports no steps
+        return f"in generation {state.generation_number}"
     if state.over:
         return f"after the training, at step {state.step}"
     return f"after step {state.step}" if step is None else f"at step {step}"

@@ -120,7 +120,9 @@ def start_missing(state: State, now: float) -> Decision:
         own = tuple(range(first, first + size))
         nodes[number] = Node(number, own, now, cause, since=now, over_quota=over_quota)
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
+        waits = rules.own_saves and state.restart is not None  # the workers of its round are ended
         kind = {"over_quota": True} if over_quota else {}
+        kind |= {"others_wait": True} if waits else {}
         started = emit(state, "node_started", node=number, members=list(own), **kind)
         actions += [StartNode(number, first, size, over_quota), started]
         first += size

@@ -47,7 +47,7 @@ def export_dcp(folder: Path, manifest: Manifest, path: Path) -> None:
         OSError: If the folder can't be written, or holds something.
     """
     document = gather(folder, manifest)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.parent / f".{path.name}.{os.getpid()}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it saves in one process is the intent

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.checkpoint import Fenced, Manifest, TakenOver, find_newest, kept, publish, raise_fence, set_aside
-from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
+from elastic_launcher.checkpoint.files import MANIFEST, STATE, check, seal
 from elastic_launcher.checkpoint.folder import LOCK, POINTER, Pointer, name_of, read_pointer
 from elastic_launcher.checkpoint.manifest import Mark
 from tests.support.checkpoints import JOB, manifest, names, save
@@ -34,6 +34,21 @@ def test_the_newest_is_found_and_the_last_two_are_kept(tmp_path: Path) -> None:
         assert found.manifest is not None and found.manifest.step == step
     assert names(folder) == [POINTER, "step-00000020", "step-00000030"]
     assert kept(folder) == f"step 30 is saved in {folder}/step-00000030"
+
+
+def test_what_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that trains has saved two others since."""
+    save(tmp_path, 10)
+    steps = iter((20, 30))
+
+    def check_late(path: Path) -> Manifest:
+        for step in steps:
+            save(tmp_path, step)
+        return check(path)
+
+    monkeypatch.setattr("elastic_launcher.checkpoint.folder.check", check_late)
+    found = find_newest(tmp_path)
+    assert found.folder == tmp_path / "step-00000030" and (found.refused, found.damaged) == ((), ())
 
 
 @pytest.mark.parametrize("keep", [1, 3])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,25 @@ def test_a_damaged_one_is_said_and_the_one_before_it_used(place: Place, damage: 
     assert found.refused[0].startswith(f"{path}/{name}") and said in found.refused[0]
     place.store.set_aside(found.damaged[0])
     assert place.store.find_newest().refused == ()
+
+
+@pytest.mark.parametrize("moment", ["_read_manifest", "_fetch"])
+def test_what_is_removed_while_it_is_read_is_not_damaged(
+    place: Place, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A job that trains has saved two others since."""
+    place.save(10)
+    store, steps = place.store, iter((20, 30))
+    read = getattr(store, moment)
+
+    def read_late(*arguments: Any) -> Any:
+        for step in steps:
+            place.save(step)
+        return read(*arguments)
+
+    monkeypatch.setattr(store, moment, read_late)
+    found = store.find_newest()
+    assert found.manifest is not None and found.manifest.step == 30 and (found.refused, found.damaged) == ((), ())
 
 
 def test_what_is_not_complete_is_not_there_and_goes_with_the_next(place: Place) -> None:

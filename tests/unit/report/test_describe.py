@@ -30,6 +30,7 @@ SAID = [
         Event("node_started", 0, 1, {"node": 2, "members": [2], "over_quota": True}),
         "node 2 is starting (member 2), above the guarantee; the others train on meanwhile",
     ),
+    (Event("node_started", 0, 1, {"node": 2, "members": [2], "others_wait": True}), "node 2 is starting (member 2)"),
     (
         Event("node_started", 0, 1, {"node": 2, "members": [3, 4, 5]}),
         "node 2 is starting (members 3-5); the others train on meanwhile",

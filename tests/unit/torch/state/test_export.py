@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from elastic_launcher.checkpoint import find_newest
+from elastic_launcher.checkpoint.shards import read_shards
+from elastic_launcher.cli.main import app
 from elastic_launcher.torch.state.export import gather
 from tests.support.training_states import Outcome, flat, training
 
@@ -58,6 +62,39 @@ def test_a_disk_that_takes_no_more_is_said(tmp_path: Path, form: str) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert f"{tmp_path}/model can't be written: " in done.stderr and "File too large" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "events.jsonl"]
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_what_a_job_saves_and_removes_meanwhile_costs_no_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    (tmp_path / "events.jsonl").touch()
+    outcome, state = Outcome(tmp_path / "checkpoints"), training(3)
+    outcome.save(state)
+    steps = iter((22, 23))
+
+    def read_late(*arguments: Any) -> Any:
+        for step in steps:
+            outcome.save(state, step)
+        return read_shards(*arguments)
+
+    monkeypatch.setattr("elastic_launcher.torch.state.export.read_shards", read_late)
+    words = ["checkpoint", "export", str(tmp_path), "--to", str(tmp_path / "m"), "--format", form]
+    done = CliRunner().invoke(app, words)
+    told = f"step 23, saved in {outcome.folder}/step-00000023, is in {tmp_path}/m\n"
+    assert (done.exit_code, done.output) == (0, told)
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+@pytest.mark.parametrize("to", [".", "/"])
+def test_a_place_that_is_a_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, form: str) -> None:
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(training(3))
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["checkpoint", "export", str(tmp_path), "--to", to, "--format", form])
+    assert done.exit_code == 2 and f"{to} can't be written: " in done.output, done.exception
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_distributed_form_is_read_by_a_plain_process(tmp_path: Path) -> None:
