@@ -52,7 +52,7 @@ def write_shard(folder: Path, shard: str, tensors: Mapping[str, torch.Tensor]) -
     try:
         save_file({name: _storable(tensor) for name, tensor in tensors.items()}, folder / shard)
     except SafetensorError as error:  # its only word for a full disk
-        raise OSError(f"{shard}: {error}") from error
+        raise OSError(f"{folder / shard}: {error}") from error
     return seal(folder / shard)
 
 

@@ -138,6 +138,7 @@ def test_a_full_disk_is_told_and_the_last_one_stays(tmp_path: Path) -> None:
     with no_file_longer_than(4096):
         outcome.save(state, step=22)
     assert [step for step, _ in outcome.failed] == [22]
+    assert str(tmp_path) in outcome.failed[0][1]  # where room is needed
     assert "tensors-00001.safetensors" in outcome.failed[0][1]
     assert newest(tmp_path)[0] == path
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".tmp")] == []
