@@ -122,13 +122,13 @@ class RemoteStore:
         for name in sorted(whole, key=lambda one: whole[one], reverse=True):
             place = f"{self.place}/{name}"
             try:
-                manifest = self._read_manifest(name)
+                manifest = self._listed_manifest(name)
                 if reason := refuse(manifest):
                     raise CheckpointError(f"{place} is of another job: {reason}")
                 folder = self._fetch(name, manifest, self._cache)
-            except (CheckpointError, FileNotFoundError) as error:  # the second for the manifest
+            except CheckpointError as error:
                 refused.append(str(error).replace(str(self._cache / name), place))
-                damaged += [Path(name)] if isinstance(error, (CheckpointDamaged, FileNotFoundError)) else []
+                damaged += [Path(name)] if isinstance(error, CheckpointDamaged) else []
                 continue
             return Found(folder, manifest, tuple(refused), tuple(damaged), place)
         return Found(None, None, tuple(refused), tuple(damaged))
@@ -230,6 +230,12 @@ class RemoteStore:
         except OSError:  # it is gone, or the store can't copy
             return False
         return True
+
+    def _listed_manifest(self, name: str) -> Manifest:
+        try:
+            return self._read_manifest(name)
+        except FileNotFoundError as error:
+            raise CheckpointDamaged(f"{self.place}/{name}/{MANIFEST} is missing") from error
 
     def _read_manifest(self, name: str) -> Manifest:
         with self._folder.opened() as storage:

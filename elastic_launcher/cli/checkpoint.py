@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +13,8 @@ import typer
 
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.folder import LOOKS
-from elastic_launcher.checkpoint.storage import StorageError
-from elastic_launcher.checkpoint.store import open_store
+from elastic_launcher.checkpoint.storage import StorageError, is_url
+from elastic_launcher.checkpoint.store import CheckpointStore, open_store
 from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere, told_end
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
@@ -56,9 +58,20 @@ def checkpoint(
 
 
 def _export(layout: Layout, to: Path, form: str) -> None:
+    place = _place(layout)
+    if place is None or not is_url(place):
+        _export_from(open_store(place, layout.checkpoints), layout, to, form)
+        return
+    own = layout.checkpoints / str(os.getpid())  # ranks of the job may be reading what the launcher has copied there
+    try:
+        _export_from(open_store(place, own), layout, to, form)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _export_from(store: CheckpointStore, layout: Layout, to: Path, form: str) -> None:
     from elastic_launcher.torch.state.export import export, export_dcp
 
-    store = open_store(_place(layout), layout.checkpoints)
     before: Manifest | None = None
     for left in reversed(range(LOOKS)):
         try:

@@ -263,14 +263,18 @@ class TrainingState:
 
         A script that averages weights in a frozen model does so with its own: a peer's may be a step ahead.
         """
-        if any(vars(optimizer).get("_optimizer_step_post_hooks") for optimizer in self.optimizers):
-            return set()  # which do not act where a step is taken from a peer
-        held = [value for one in self.optimizers for value in vars(one).values() if isinstance(value, nn.Module)]
-        stepped = {id(p) for one in self.optimizers for group in one.param_groups for p in group["params"]}
-        stepped |= {id(parameter) for model in held for parameter in model.parameters()}
+        stepped = self.acted_on()
         parameters = list(self._parameters().values())
         frozen = [number for number in frozen_parameters(header) if not parameters[number].requires_grad]
         return {number for number in frozen if id(parameters[number]) not in stepped}
+
+    def acted_on(self) -> dict[int, torch.Tensor]:
+        """Returns, by identity, the parameters that optimizers change: those of their groups, and of models that they
+        hold.
+        """
+        held = [value for one in self.optimizers for value in vars(one).values() if isinstance(value, nn.Module)]
+        stepped = [p for one in self.optimizers for group in one.param_groups for p in group["params"]]
+        return {id(p): p for p in (*stepped, *(p for model in held for p in model.parameters()))}
 
     def divided(self, header: dict[str, Any], sender: str = SENDER) -> dict[int, torch.Tensor]:
         """Returns the parameters to which a header's tensors may belong in parts, by these tensors' numbers.

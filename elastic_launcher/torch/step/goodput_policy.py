@@ -63,7 +63,7 @@ class GoodputPolicy:
         self._began: float | None = None
         self._decided = 0.0
         self._thread: threading.Thread | None = None
-        self._failed = False
+        self._warned = False
         self._answer: tuple[int, BatchChange] | None = None  # with the turn that it is for
 
     def note_step(self, batch_size: int, samples: int, world_size: int) -> None:
@@ -90,7 +90,7 @@ class GoodputPolicy:
         if self._began is None:
             self._began = now
         interval = min(max(INTERVAL, (now - self._began) / SLOWER), MOST_INTERVAL)
-        if self._failed or asked != self._now or self._steps < FEWEST_STEPS or now - self._decided < interval:
+        if asked != self._now or self._steps < FEWEST_STEPS or now - self._decided < interval:
             return False
         return self._thread is None or not self._thread.is_alive()
 
@@ -118,9 +118,10 @@ class GoodputPolicy:
                 question.batch_size, fitted, question.noise, question.bounds, question.machines, question.world_size
             )
         except Exception as error:  # noqa: BLE001 - the training goes on with the batch that it has
-            self._failed = True
-            said = f"the global batch stays {question.batch_size}: no other one can be found ({error})"
-            warnings.warn(said, stacklevel=1)
+            if not self._warned:
+                self._warned = True
+                said = f"the global batch stays {question.batch_size} for now: no other one can be found"
+                warnings.warn(f"{said} ({type(error).__name__}: {error}). It is tried again", stacklevel=1)
             return
         if change is not None:
             self._answer = question.turn, change

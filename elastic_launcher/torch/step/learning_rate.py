@@ -53,7 +53,7 @@ def scaled(session: Session, optimizer: Optimizer) -> Iterator[None]:
     known: set[int] = set()
     try:
         stepped = session.autoscaling is not None and not session.stepping
-        for one in _with_inner(optimizer) if stepped else ():
+        for one in with_inner(optimizer) if stepped else ():
             number = next(n for n, other in enumerate(session.state.optimizers) if other is one)
             for group, factor in zip(one.param_groups, factors(session, number, one), strict=True):
                 if factor != 1.0 and id(group) not in known:
@@ -67,7 +67,7 @@ def scaled(session: Session, optimizer: Optimizer) -> Iterator[None]:
             group["lr"] = base if unchanged else group["lr"] / factor  # a scheduler in a hook of the step
 
 
-def _with_inner(optimizer: Optimizer) -> list[Optimizer]:
+def with_inner(optimizer: Optimizer) -> list[Optimizer]:
     """Returns an optimizer and those that it holds: a wrapper's groups may be others than those of what it steps."""
     inner = [one for one in vars(optimizer).values() if isinstance(one, Optimizer)]
-    return [optimizer, *(found for one in inner for found in _with_inner(one))]
+    return [optimizer, *(found for one in inner for found in with_inner(one))]

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_pre_hook
 
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.grad_scaler import forget_all, has_work
@@ -28,7 +28,7 @@ from elastic_launcher.torch.shard.model import HOW, drop_gathered, is_sharded_mo
 from elastic_launcher.torch.shard.node import find_node
 from elastic_launcher.torch.shard.tensors import is_sharded
 from elastic_launcher.torch.state.registrations import registrations
-from elastic_launcher.torch.step.learning_rate import scaled
+from elastic_launcher.torch.step.learning_rate import scaled, with_inner
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
@@ -193,6 +193,7 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
         if micro is not None and micro.calls == 0:
             early = "optimizer.step() was called before job.backward(loss) in this micro-batch"
             raise RuntimeError(f"{early}; {LEAVE_OUT}")
+        left = session.latest.taken.get(name, 0)
         if session.acts(name, optimizer):
             with scaled(session, optimizer):
                 result = _act(session, act, **arguments)
@@ -200,7 +201,9 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             if session.shards is not None:
                 drop_gathered(session.models)
             return result
-        if micro is not None and not session.sync_gradients:
+        if session.latest.taken.get(name, 0) < left:
+            _act(session, _act_hooks, session, optimizer, **arguments)
+        elif micro is not None and not session.sync_gradients:
             session.reducer.refuse_stray([p for group in optimizer.param_groups for p in group["params"]])
         return None
 
@@ -228,6 +231,31 @@ def _act(session: Session, act: Callable[..., Any], *arguments: Any, **named: An
         return act(*arguments, **named)
     finally:
         session.stepping = outer
+
+
+def _act_hooks(session: Session, optimizer: Optimizer, **arguments: Any) -> None:
+    """Runs the hooks of a step that a peer has done for this rank: what they change of the script's own (an average of
+    the weights) did not come with the peer's state. What they change of the optimizers' did, and is put back.
+    """
+    hooked = [one for one in reversed(with_inner(optimizer)) if _has_hooks(one)]
+    if not hooked:
+        return
+    groups = [group for one in session.state.optimizers for group in one.param_groups]
+    options = [dict(group) for group in groups]
+    parameters = list(session.state.acted_on().values())
+    copies = [parameter.detach().clone() for parameter in parameters]
+    for one in hooked:
+        Optimizer.profile_hook_step(lambda *_, **__: None)(one, **arguments)
+    with torch.no_grad():
+        for parameter, copy in zip(parameters, copies, strict=True):
+            parameter.copy_(copy)
+    for group, before in zip(groups, options, strict=True):
+        group.update(before)
+
+
+def _has_hooks(optimizer: Optimizer) -> bool:
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own or _global_optimizer_post_hooks)
 
 
 def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -> None:
@@ -274,13 +302,23 @@ def _gate(session: Session, owner: Any, method: str, name: str) -> None:
     def gated(*arguments: Any, **named: Any) -> Any:
         session.asked |= method == "step"
         optimizer = next((one for one in (*arguments, *named.values()) if isinstance(one, Optimizer)), None)
+        left = session.latest.taken.get(name, 0)
         if not session.acts(name, optimizer):
+            if method == "step" and optimizer is not None and session.latest.taken.get(name, 0) < left:
+                _follow_step(session, optimizer)
             return None
         if session.micro is not None and isinstance(owner, torch.amp.GradScaler) and not has_work(owner, optimizer):
             return None
         return act(*arguments, **named)
 
     setattr(owner, method, gated)
+
+
+def _follow_step(session: Session, optimizer: Optimizer) -> None:
+    """Has an optimizer note that a peer's scaler stepped it; not where that left the step out (a gradient of inf)."""
+    number = next((n for n, one in enumerate(session.state.optimizers) if one is optimizer), -1)
+    if session.latest.taken.get(f"optimizer {number}"):
+        optimizer.step()
 
 
 def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlateau) -> None:

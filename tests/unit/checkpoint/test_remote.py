@@ -135,6 +135,16 @@ def test_what_is_removed_while_it_is_read_is_not_damaged(
     assert found.manifest is not None and found.manifest.step == 30 and (found.refused, found.damaged) == ((), ())
 
 
+def test_a_copy_that_goes_from_this_machine_while_it_is_made_says_nothing_of_what_is_saved(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.save(10)
+    store = place.store
+    monkeypatch.setattr(Path, "write_text", lambda path, *_, **__: shutil.rmtree(path.parent) or path.read_text())
+    with pytest.raises(FileNotFoundError):
+        store.find_newest()
+
+
 def test_what_is_not_complete_is_not_there_and_goes_with_the_next(place: Place) -> None:
     place.save(10)
     place.save(20)

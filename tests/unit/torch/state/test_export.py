@@ -11,10 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from elastic_launcher.checkpoint import find_newest
+from elastic_launcher.checkpoint import check, find_newest
+from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.checkpoint.shards import read_shards
 from elastic_launcher.cli.main import app
 from elastic_launcher.torch.state.export import gather
+from tests.support.checkpoints import publish_on
 from tests.support.training_states import Outcome, flat, training
 
 
@@ -83,6 +85,21 @@ def test_what_a_job_saves_and_removes_meanwhile_costs_no_export(
     done = CliRunner().invoke(app, words)
     told = f"step 23, saved in {outcome.folder}/step-00000023, is in {tmp_path}/m\n"
     assert (done.exit_code, done.output) == (0, told)
+
+
+def test_an_export_from_a_url_leaves_the_copy_alone_that_the_job_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "events.jsonl").touch()
+    url, cache = (tmp_path / "store").as_uri(), tmp_path / "checkpoints"
+    publish_on(RemoteStore(url, cache), 10)
+    read = RemoteStore(url, cache).find_newest().folder
+    publish_on(RemoteStore(url, cache), 20)
+    monkeypatch.setattr("elastic_launcher.cli.checkpoint._place", lambda layout: url)
+    monkeypatch.setattr("elastic_launcher.torch.state.export.export", lambda folder, manifest, to: check(folder))
+    done = CliRunner().invoke(app, ["checkpoint", "export", str(tmp_path), "--to", str(tmp_path / "m")])
+    assert (done.exit_code, "step 20, saved in" in done.output) == (0, True), done.output
+    assert read is not None and list(cache.iterdir()) == [read] and check(read).step == 10
 
 
 @pytest.mark.parametrize("form", ["torch", "dcp"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.adaptive.decision import BatchChange
+from elastic_launcher.adaptive.fit import Fit
 from elastic_launcher.adaptive.noise import NoiseAverages
+from elastic_launcher.adaptive.observations import Observations
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.step import goodput_policy
 from elastic_launcher.torch.step.goodput_policy import FEWEST_STEPS, GoodputPolicy
@@ -118,6 +121,29 @@ def test_a_decision_waits_until_a_thread_can_be_started(monkeypatch: pytest.Monk
 
     def no_thread(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
+
+    on_one_rank(body)
+
+
+def test_a_decision_that_can_not_be_made_is_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def no_fit(observations: Observations) -> Fit:
+        tries.append(observations)
+        raise MemoryError("no room")
+
+    def body(group: ThreadGroup) -> None:
+        job, policy = adaptive(group, NOISY)
+        note(job, policy, FEWEST_STEPS)
+        with monkeypatch.context() as full, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            full.setattr(goodput_policy, "fit", no_fit)
+            assert decided(policy) is None and decided(policy) is None
+        assert len(tries) > 1
+        assert [str(one.message) for one in told] == [
+            "the global batch stays 8 for now: no other one can be found (MemoryError: no room). It is tried again"
+        ]
+        assert decided(policy) is not None
 
     on_one_rank(body)
 

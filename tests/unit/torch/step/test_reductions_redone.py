@@ -139,3 +139,43 @@ def test_a_scaler_whose_update_was_taken_over_begins_the_next_step_like_any_othe
         return job.step
 
     assert run_ranks(1, body) == [2]
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_hooks_of_a_step_that_a_peer_has_done_change_what_is_the_scripts_own_alone(scales: bool) -> None:
+    """An average of the weights moves once; the weights and the rate are the peer's already, after its hooks."""
+
+    def body(group: ThreadGroup) -> tuple[list[float], list[float], list[float]]:
+        job = thread_job(group, 4, 4)
+        model = nn.Linear(FEATURES, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        job.prepare(model, optimizer, scaler)
+        sums, rates, seen = [], [], []
+
+        def after(stepped: torch.optim.Optimizer, *_: Any) -> None:
+            with torch.no_grad():
+                model.weight.mul_(0.5)
+            stepped.param_groups[0]["lr"] *= 0.5
+            seen.append(model.weight.sum().item())
+
+        optimizer.register_step_post_hook(after)
+        for x, _ in job.dataloader(TensorDataset(X[:12].float(), Y[:12]), seed=SEED):
+            loss = model(x).square().mean()
+            job.backward(scaler.scale(loss) if scales else loss)
+            taken = {"optimizer 0": 1, **({"scaler 0.step": 1, "scaler 0.update": 1} if scales else {})}
+            if job._session.position.step == 1:
+                job._session.adopted(taken, ended=True)
+            if scales:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            sums.append(model.weight.sum().item())
+            rates.append(optimizer.param_groups[0]["lr"])
+        return sums, rates, seen
+
+    sums, rates, seen = run_ranks(1, body)[0]
+    assert rates == [0.5, 0.5, 0.25]
+    assert sums[1] == sums[0] and sums[2] != sums[1]
+    assert seen == [sums[0], pytest.approx(sums[1] / 2), sums[2]]
