@@ -59,7 +59,7 @@ def _are_bounds(value: Any) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
+    return isinstance(value, dict) and all(type(one) is not float or math.isfinite(one) for one in value.values())
 
 
 def _are_numbers(value: Any) -> bool:
