@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.field_types import wrong_field
 from elastic_launcher.host.files import ends_within_a_line
 from elastic_launcher.host.modes import open_shared
 
@@ -55,6 +56,7 @@ KINDS = (
     "job_finished",
 )
 """What this version writes; a reader takes others too."""
+_KNOWN = frozenset(KINDS)
 
 
 class EventError(ValueError):
@@ -118,6 +120,8 @@ class Event(Mapping[str, Any]):
             head = sys.intern(str(found.pop("kind"))), float(found.pop("time")), int(found.pop("generation"))
             if not math.isfinite(head[1]):
                 raise ValueError("no time")
+            if head[0] in _KNOWN and (wrong := wrong_field(found, head[0])):
+                raise EventError(f"{head[0]}: {wrong}")
             return Event(*head, {sys.intern(name): value for name, value in found.items()})  # long files, few names
         except EventError:
             raise
@@ -261,7 +265,7 @@ class EventFollower:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return _events(lines)
+        return list(_events(lines))
 
 
 def read_last(path: Path, size: int = 1 << 16) -> list[Event]:
@@ -275,36 +279,47 @@ def read_last(path: Path, size: int = 1 << 16) -> list[Event]:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - size))
-            return _events(file.read().split(b"\n"))
+            return list(_events(file.read().split(b"\n")))
     except FileNotFoundError:
         return []
 
 
-def _events(lines: Iterable[bytes]) -> list[Event]:
-    """Reads lines; one that a full disk or a power failure has torn is left out."""
-    events = []
-    for line in lines:
+def _events(lines: Iterable[bytes], left_out: Callable[[int, EventError], object] = lambda *_: None) -> Iterator[Event]:
+    """Reads lines; one that a full disk or a power failure has torn, or that someone edited, is left out."""
+    for number, line in enumerate(lines, 1):
         try:
-            events.append(Event.from_line(line))
+            if line:
+                yield Event.from_line(line)
         except EventVersionError:
             raise
-        except EventError:
-            continue
-    return events
+        except EventError as error:
+            left_out(number, error)
 
 
-def read_events(path: Path) -> list[Event]:
+def read_events(path: Path, tell: Callable[[str], object] = lambda _: None) -> list[Event]:
     """Reads a whole file of events; torn lines are left out, an incomplete last one too.
+
+    Args:
+        path: The file.
+        tell: Takes a message about the lines that were left out, if there are any but an incomplete last one.
 
     Raises:
         EventVersionError: If a line is of a version that can't be read.
         EventError: If there is text in the file, and no event.
         OSError: If the file can't be read.
     """
-    lines = Path(path).read_bytes().split(b"\n")
-    events = _events(lines)
-    if not events and len(lines) > 1:
-        raise EventError(f"{path} holds no events")
+    *lines, last = Path(path).read_bytes().split(b"\n")
+    wrong: list[tuple[int, EventError]] = []
+    events = list(_events(lines, lambda number, error: wrong.append((number, error))))
+    events += _events([last])
+    if not events and lines:
+        raise EventError(
+            f"{path} holds no events" + "".join(f"; line {number}: {error}" for number, error in wrong[:1])
+        )
+    if wrong:
+        number, error = wrong[0]
+        others = f", with {len(wrong) - 1:,} more of the kind" if len(wrong) > 1 else ""
+        tell(f"{path}, line {number}: {error}; this line is left out{others}")
     return events
 
 

@@ -18,6 +18,7 @@ from elastic_launcher.checkpoint.changes import FLAG
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content, changed, differences
 from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.field_types import JOB, wrong_field
 from elastic_launcher.host.files import replacing
 from elastic_launcher.host.layout import Layout as Layout
 from elastic_launcher.host.lock import Lock, LockHeld
@@ -238,6 +239,19 @@ def read_document(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def read_job_document(layout: Layout) -> dict[str, Any]:
+    """Returns what ``job.json`` holds; an empty document where it can't be read.
+
+    Raises:
+        WorkDirError: If a field is of another type than readers rely on; the message names it.
+    """
+    document = read_document(layout.job)
+    wrong = wrong_field(document, JOB) or wrong_field(document.get("config") or {}, JOB)
+    if wrong:
+        raise WorkDirError(f"{layout.job}: {wrong}")
+    return document
+
+
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     reason = error.strerror or str(error)
     if isinstance(error, (FileExistsError, NotADirectoryError)):
@@ -272,8 +286,8 @@ def _job_before(layout: Layout, config: JobConfig) -> dict[str, Any] | None:
     if not layout.job.exists():
         return None
     advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
-    document = read_document(layout.job)
-    if not document:
+    document = read_job_document(layout)
+    if not ("id" in document and document.get("config")):
         if config.checkpoint_dir is None and layout.checkpoints.is_dir():
             advice += f"; --checkpoint-dir {layout.checkpoints} resumes from what is saved"
         raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")

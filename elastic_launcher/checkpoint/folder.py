@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
-from elastic_launcher.host.files import sync_folder
-from elastic_launcher.host.modes import make_folder, open_shared, share
+from elastic_launcher.host.modes import make_folder, open_shared, share, sync_folder
 
 POINTER = "latest.json"
 POINTER_BYTES = 256  # all of this size, so that one can be written in the place of another

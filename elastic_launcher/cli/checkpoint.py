@@ -153,7 +153,7 @@ def _wait(layout: Layout, client: ControlClient, news: EventFollower, asked: int
     while (saved := client.get("/v1/status")["saved"]) is None or saved["step"] <= asked:
         for event in news.poll():
             if event.kind == "warning":
-                tell(event["message"])
+                tell(str(event.get("message")))
         if time.monotonic() > deadline:
             refuse(f"no checkpoint within {PATIENCE:g} s: see `elastic-launcher status {layout.path}`")
         time.sleep(POLL)

@@ -12,9 +12,9 @@ import typer
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import SCHEME, JobName
-from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.events import Event, EventError, read_events, read_last
 from elastic_launcher.report.words import first_line
-from elastic_launcher.workdir import Layout
+from elastic_launcher.workdir import Layout, WorkDirError, read_job_document
 
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
 """Of a command's argument."""
@@ -66,6 +66,30 @@ def job_folder(path: Path) -> Layout:
     return layout
 
 
+def job_events(layout: Layout) -> list[Event]:
+    """Returns what happened in a job, and tells of lines that can't be read; nothing where there is no file.
+
+    Raises:
+        typer.Exit: If the file can't be read.
+    """
+    try:
+        return read_events(layout.events, tell) if layout.events.exists() else []
+    except (OSError, EventError) as error:
+        refuse(f"{layout.events}: {error}")
+
+
+def job_document(layout: Layout) -> dict[str, Any]:
+    """Returns what ``job.json`` holds.
+
+    Raises:
+        typer.Exit: If a field of it is of a type that it can't have.
+    """
+    try:
+        return read_job_document(layout)
+    except WorkDirError as error:
+        refuse(str(error))
+
+
 @contextlib.contextmanager
 def _looked_at(path: Path) -> Iterator[None]:
     """Refuses a path whose name is too long, or whose folder may not be read."""
@@ -93,4 +117,4 @@ def told_elsewhere(layout: Layout, owner: Mapping[str, Any]) -> str:
 
 def told_end(last: Event) -> str:
     """Returns how a job ended, in one line, by its last event."""
-    return f"it ended with exit code {last['exit_code']} ({first_line(last['message'])})"
+    return f"it ended with exit code {last.get('exit_code')} ({first_line(last.get('message'))})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -86,6 +88,9 @@ def _load(name: str, command: Command) -> Any:
     return loaded
 
 
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says where the file that the output goes to takes no more."""
+
 app = typer.Typer(
     cls=_Lazy,
     add_completion=False,
@@ -114,4 +119,11 @@ def main() -> None:
     """Runs the command line; does not return."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a job's name must not end a command that can't encode it
         sys.stdout.reconfigure(errors="backslashreplace")
-    app(prog_name="elastic-launcher")
+    try:
+        app(prog_name="elastic-launcher")
+    except OSError as error:
+        if error.errno not in _OF_OUTPUT or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of the output is not tried again
+        print(f"elastic-launcher: the output can't be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)

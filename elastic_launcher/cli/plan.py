@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from elastic_launcher.adaptive.goodput import Basis
 from elastic_launcher.adaptive.step_times import Table as Goodputs
 from elastic_launcher.batch import StepPlan, fewest_useful_nodes, plan_step
-from elastic_launcher.cli.job_argument import job_folder, refuse
-from elastic_launcher.events import EventError, read_events
+from elastic_launcher.cli.job_argument import job_document, job_events, job_folder, refuse
+from elastic_launcher.cli.table import print_table
 from elastic_launcher.report.state import fold
 from elastic_launcher.report.status import goodput_table
 from elastic_launcher.report.words import plural, rate
 from elastic_launcher.report.words import share as percent
 from elastic_launcher.virtual_ranks import plan_virtual
-from elastic_launcher.workdir import read_document
 
 MOST = 10**6
 """Micro-batches of a step, and ranks: more would fill the memory."""
@@ -97,7 +95,7 @@ def plan(
         documents = [_document(one, units) for one in plans]
         typer.echo(json.dumps(documents[0] if world_size is not None else documents))
     else:
-        Console(highlight=False).print(_ranks(next(plans)) if world_size is not None else _overview(plans, units))
+        print_table(_ranks(next(plans)) if world_size is not None else _overview(plans, units))
 
 
 def _plan(
@@ -112,11 +110,7 @@ def _plan(
 def _job(work_dir: Path, as_json: bool) -> None:
     """Prints what a job would do on each number of GPUs that it may have."""
     layout = job_folder(work_dir)
-    try:
-        state = fold(read_events(layout.events) if layout.events.exists() else ())
-    except (EventError, OSError) as error:
-        refuse(f"{layout.events}: {error}")
-    found = goodput_table(state, read_document(layout.job))
+    found = goodput_table(fold(job_events(layout)), job_document(layout))
     if found is None or not found.rows:
         refuse(
             f"{work_dir}: no steps of this job were timed yet. Its script must use elastic_launcher.torch, and train "
@@ -127,7 +121,7 @@ def _job(work_dir: Path, as_json: bool) -> None:
         last = {"last_worthwhile": found.last_worthwhile, "assumptions": list(found.assumptions)}
         typer.echo(json.dumps({"sizes": rows, **last}))
         return
-    Console(highlight=False, soft_wrap=True).print(_goodput(found))
+    print_table(_goodput(found))
     for remark in _remarks(found):
         typer.echo(remark)
 

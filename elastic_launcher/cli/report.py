@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.job_argument import job_folder, refuse
+from elastic_launcher.cli.job_argument import job_folder, refuse, tell
 from elastic_launcher.events import EventError
 from elastic_launcher.report import write_report, write_timeline
 from elastic_launcher.report.words import plural, share
@@ -29,7 +29,7 @@ def report(
     if output is not None and not output.absolute().parent.is_dir():
         refuse(f"{output} can't be written: the folder {output.parent} is not there")
     try:
-        metrics = write_report(work_dir) if output is None else write_timeline(work_dir, output)
+        metrics = write_report(work_dir, tell) if output is None else write_timeline(work_dir, output, tell)
     except EventError as error:
         refuse(f"{events}: {error}")
     except OSError as error:

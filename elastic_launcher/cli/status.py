@@ -15,9 +15,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.job_argument import JOB, job_folder, named, refuse, tell
+from elastic_launcher.cli.job_argument import JOB, job_document, job_events, job_folder, named, tell
 from elastic_launcher.engines.kubernetes.objects.names import JobName
-from elastic_launcher.events import EventError, read_events
 from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.report.describe import adaptive, position, quota, silent, slow
 from elastic_launcher.report.state import JobState, fold
@@ -43,11 +42,7 @@ def status(
     if wanted is not None:
         return _show_status(wanted, as_json)
     layout = job_folder(work_dir)
-    try:
-        state = fold(read_events(layout.events) if layout.events.exists() else ())
-    except (OSError, EventError) as error:
-        refuse(f"{layout.events}: {error}")
-    job = read_document(layout.job)
+    state, job = fold(job_events(layout)), job_document(layout)
     found = document(
         state, job, read_document(layout.control), alive=launcher_lives({**state.started, **job}), now=time.time()
     )

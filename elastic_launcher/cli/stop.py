@@ -11,7 +11,17 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell, told_elsewhere, told_end
+from elastic_launcher.cli.job_argument import (
+    JOB,
+    ended,
+    job_document,
+    job_folder,
+    named,
+    refuse,
+    tell,
+    told_elsewhere,
+    told_end,
+)
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.engines.kubernetes.objects.names import JobName
@@ -45,10 +55,10 @@ def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> 
     at = f", at step {answer['step']}" if answer["step"] else ""  # 0 also where the script reports none
     tell(f"the job in {layout.path} {joined}{at}")
     finished = _wait(layout, news)
-    typer.echo(finished["message"])
-    if finished["exit_code"] == ExitCode.STOPPED:
+    typer.echo(finished.get("message"))
+    if finished.get("exit_code") == ExitCode.STOPPED:
         typer.echo(f"to go on: the same command, with --work-dir {os.path.abspath(layout.path)}")
-    raise typer.Exit(0 if finished["exit_code"] in ENDED_WELL else 1)
+    raise typer.Exit(0 if finished.get("exit_code") in ENDED_WELL else 1)
 
 
 def _wait(layout: Layout, news: EventFollower) -> Event:
@@ -65,7 +75,7 @@ def _wait(layout: Layout, news: EventFollower) -> Event:
             if event.kind == "checkpoint_saved":
                 tell(f"step {event['step']} is saved; the ranks end")
             elif event.kind == "warning":
-                tell(event["message"])
+                tell(str(event.get("message")))
             finished = event if event.kind == "job_finished" else finished
         time.sleep(POLL)
     return finished
@@ -77,7 +87,7 @@ def _explain(layout: Layout) -> NoReturn:
     Raises:
         typer.Exit: Always.
     """
-    owner = read_document(layout.job)
+    owner = job_document(layout)
     process, lives, last = f"process {owner.get('pid')}", launcher_lives(owner), ended(layout)
     if lives is None and last is None:
         refuse(told_elsewhere(layout, owner))

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from elastic_launcher.host.modes import share
+from elastic_launcher.host.modes import share, sync_folder
 
 OF_OTHERS = 0o077
 ABANDONED_SECONDS = 600.0  # since its last write: the writer of such a draft was killed
@@ -69,14 +69,3 @@ def ends_within_a_line(file: int) -> bool:
     """
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"
-
-
-def sync_folder(path: Path) -> None:
-    """Has the names in a folder put on disk; does nothing on Windows, where a folder can't be opened."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -87,7 +87,7 @@ def _is_of_a_job(folder: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those that lead to it, as far as they are not there.
+    """Makes a folder, and those that lead to it, as far as they are not there; their names outlast the machine.
 
     Raises:
         OSError: If that can't be done.
@@ -96,6 +96,19 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for one in reversed(missing):
         share(one)
+        with contextlib.suppress(OSError):  # one that may be written and not read: it is made all the same
+            sync_folder(one.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Has the names in a folder put on disk; does nothing on Windows, where a folder can't be opened."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_to_group(path: Path) -> None:

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url, open_storage
-from elastic_launcher.host.files import sync_folder
-from elastic_launcher.host.modes import make_folder, open_to_group, share, share_tree
+from elastic_launcher.host.modes import make_folder, open_to_group, share, share_tree, sync_folder
 from elastic_launcher.options import ConfigError
 
 FIX = (

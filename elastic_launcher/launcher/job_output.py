@@ -15,6 +15,8 @@ from elastic_launcher.launcher.log_follower import LOOKS, LogFollower
 if TYPE_CHECKING:
     from elastic_launcher.launcher.display import Display
 
+GONE = ("node_left", "node_failed", "node_lost")
+"""Kinds of events after which a node has no more to say."""
 LAST_LINES = "\nLast lines of "
 """The separator between the coordinator's message and the lines that it quotes."""
 PROGRESS_SECONDS = 1.0
@@ -59,6 +61,8 @@ class JobOutput:
                 self.follower.show_failure(event["node"], local_rank)
         if event.kind == "node_lost" and event.get("member"):
             self.follower.show_failure(event["node"], (event["member"] - 1) % self._nproc_per_node)
+        if event.kind in GONE:
+            self.follower.forget(event["node"])
         self._display.feed(event)
         if self._progress is not None:
             self._write_progress(self._progress)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS, MARKER
-from elastic_launcher.coordinator.runtime.failure_excerpt import TRACEBACK
+from elastic_launcher.coordinator.runtime.failure_excerpt import TRACEBACK, last_lines
 from elastic_launcher.launcher.log_cursor import Shown
 
 NAME = re.compile(r"(?P<node>\d+)-(?P<local_rank>\d+)\.log")
@@ -152,10 +152,17 @@ class LogFollower:
             return
         self._catch_up((node, local_rank), log)
         log.shown = True
+        _recall(log)
         newest = [log.recent[-back] for back in range(1, min(log.unseen, _FAR) + 1)]
         traceback = next((back for back, line in enumerate(newest, 1) if line.startswith(TRACEBACK)), 0)
         log.unseen = min(log.unseen, max(lines, traceback))
         self._show_unseen((node, local_rank), log)
+
+    def forget(self, node: int) -> None:
+        """Drops the lines of a node that is gone, which its files keep: a long job has many such nodes."""
+        for (other, _), log in self._logs.items():
+            if other == node:
+                log.recent.clear()
 
     def last_lines(self, node: int, local_rank: int, lines: int = 20) -> list[str]:
         """Returns the last lines that a rank wrote."""
@@ -163,6 +170,8 @@ class LogFollower:
         if log is None:
             return []
         self._catch_up((node, local_rank), log)
+        if not log.recent:
+            return last_lines(log.path, lines)
         recent = [*log.recent, log.part.decode(errors="replace")] if log.part else list(log.recent)
         return recent[-lines:]
 
@@ -230,6 +239,7 @@ class LogFollower:
 
     def _show_unseen(self, place: tuple[int, int], log: _Log, *, presumed: bool = False) -> None:
         rank = 0 if presumed and log.rank is None else log.rank
+        _recall(log)
         newest = [log.recent[-back] for back in range(log.unseen, 0, -1)]
         log.unseen = 0
         for text in newest if not self._muted else ():
@@ -254,3 +264,10 @@ class LogFollower:
         finally:
             with contextlib.suppress(OSError):
                 os.close(copy)
+
+
+def _recall(log: _Log) -> None:
+    """Reads lines that were forgotten, and not shown, from the file again."""
+    if log.unseen > len(log.recent):
+        log.recent.extend(last_lines(log.path, log.unseen))
+        log.unseen = min(log.unseen, len(log.recent))

@@ -11,6 +11,9 @@ from typing import Any
 from elastic_launcher.host.files import ends_within_a_line
 from elastic_launcher.quota.rounds.round import Change
 
+_LATEST = 1e11
+"""Seconds since the epoch, in the year 5138: dates of what is far later can't be written."""
+
 
 def append(path: Path, changes: Iterable[Change], now: float) -> None:
     """Adds the changes of one round.
@@ -48,13 +51,19 @@ def lines_of(changes: Iterable[Change], now: float) -> str:
 
 
 def rows_of(text: str) -> list[Mapping[str, Any]]:
-    """Returns the changes of a text; a line that a full disk or a power failure has torn is left out."""
+    """Returns the changes of a text; a line that is none, torn or edited, is left out."""
     rows: list[Mapping[str, Any]] = []
     for line in text.split("\n"):  # not splitlines(): a name may have other ends of lines
         try:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict):
+        if isinstance(row, dict) and _is_change(row):
             rows.append(row)
     return rows
+
+
+def _is_change(row: Mapping[str, Any]) -> bool:
+    at = row.get("time")
+    told = isinstance(at, (int, float)) and 0 <= at < _LATEST
+    return told and all(isinstance(row.get(name), str) for name in ("job", "project", "cause", "reason"))

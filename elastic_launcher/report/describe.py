@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_launcher.events import Event
+from elastic_launcher.events import Event, finite
 from elastic_launcher.options import AUTO
 from elastic_launcher.report.state import JobState, outcome
 from elastic_launcher.report.words import duration, first_line, listing, number, plural, rate, share
@@ -66,13 +66,13 @@ def describe(event: Event) -> str | None:
             who = f"rank {get('rank')} (node {get('node')})"
             if get("over"):
                 return f"{who} is no longer slower than the others"
-            took = duration(get("step_seconds") or 0.0)
+            took = duration(finite(get("step_seconds")) or 0.0)
             return f"{who} is {get('factor')} times slower than the others ({took} a step): all wait for it"
         case "silent":
             who = f"rank {get('rank')} (node {get('node')})"
             return f"{who} reports again" if get("over") else None  # the warning beside it says it
         case "checkpoint_saved":
-            held = duration(get("held_seconds") or 0.0)
+            held = duration(finite(get("held_seconds")) or 0.0)
             return f"step {number(get('step'))} is saved in {get('path')} (the training waited {held})"
         case "events_gap":
             lost = get("lost") or 0

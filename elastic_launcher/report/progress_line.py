@@ -52,11 +52,12 @@ def tell(told: Told, state: JobState, now: float) -> tuple[Told, str]:
 def progress_line(state: JobState) -> str:
     """Returns ``progress`` and what is known, as ``key=value`` without spaces in it."""
     total = state.total_steps or 0
+    placed = state.step or total or state.timed_generation  # a stock script reports neither epoch nor step
     fields = {
         "percent": f"{min(1000, 1000 * state.step // total) / 10}" if total else "",  # 100.0 only of what is over
         "remaining": "" if state.seconds_left is None else _span(state.seconds_left),
-        **_epochs(state),
-        "step": f"{state.step}" + (f"/{total}" if total else ""),
+        **(_epochs(state) if placed else {}),
+        "step": f"{state.step}" + (f"/{total}" if total else "") if placed else "",
         "waiting_for": state.lacks,
         "generation": "" if state.lacks else f"{state.generation}",
         "world_size": "" if state.lacks else f"{state.world_size}",

@@ -222,7 +222,7 @@ def _advance(state: JobState, event: Event) -> JobState:
                 samples=get("samples") or state.samples,
                 loss=get("loss"),
                 adaptive=get("adaptive") or {},
-                samples_per_second=get("samples_per_second") or state.samples_per_second,
+                samples_per_second=finite(get("samples_per_second")) or state.samples_per_second,
                 step_seconds=_step_seconds(state, event, now),
                 steady_seconds=(steady := _steady_seconds(state, event, now)),
                 speeds=_speeds(state, event, steady),

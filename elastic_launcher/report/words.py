@@ -29,9 +29,9 @@ def duration(seconds: float) -> str:
 
 def moment(seconds: float) -> str:
     """Returns how long after the start something was: ``8.4 s``, ``3:20 min``, ``2:05:07 h``."""
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{max(0.0, seconds):.1f} s"
-    whole = int(seconds)
+    whole = max(60, int(seconds))
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d} h"

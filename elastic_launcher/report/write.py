@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from elastic_launcher.events import read_events
@@ -13,14 +14,16 @@ from elastic_launcher.report.summary import summarize
 from elastic_launcher.report.timeline import render
 
 
-def write_report(work_dir: Path) -> Metrics:
+def write_report(work_dir: Path, tell: Callable[[str], object] = lambda _: None) -> Metrics:
     """Writes ``report.html``, ``report.md`` and ``metrics.json``, each so that a reader never sees half of it.
+
+    ``tell`` takes a message about lines of the events that can't be read, as in `read_events`.
 
     Raises:
         EventError: If its events can't be read.
         OSError: If there are none, or the files can't be written.
     """
-    events = read_events(work_dir / "events.jsonl")
+    events = read_events(work_dir / "events.jsonl", tell)
     metrics, history = measure(events), relate(events)
     write_atomically(work_dir / "metrics.json", json.dumps(metrics.to_dict(), indent=1, allow_nan=False) + "\n")
     write_atomically(work_dir / "report.md", summarize(history, metrics))
@@ -28,14 +31,14 @@ def write_report(work_dir: Path) -> Metrics:
     return metrics
 
 
-def write_timeline(work_dir: Path, html: Path) -> Metrics:
-    """Writes the timeline alone, wherever it is wanted, and nothing into the work directory.
+def write_timeline(work_dir: Path, html: Path, tell: Callable[[str], object] = lambda _: None) -> Metrics:
+    """Writes the timeline alone, wherever it is wanted, and nothing into the work directory; ``tell`` as above.
 
     Raises:
         EventError: If the events can't be read.
         OSError: If there are none, or ``html`` can't be written.
     """
-    events = read_events(work_dir / "events.jsonl")
+    events = read_events(work_dir / "events.jsonl", tell)
     metrics = measure(events)
     write_atomically(html, render(relate(events), metrics))
     return metrics

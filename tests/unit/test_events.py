@@ -160,6 +160,30 @@ def test_torn_lines_are_left_out(path: Path, tail: str) -> None:
     assert read_events(path) == [first, second]
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("progress", {"step": "9"}, "progress: \"step\" is '9'; it must be a whole number, 0 or more"),
+        ("progress", {"step": 10**400}, "it must be a whole number, 0 or more"),
+        ("progress", {"adaptive": {"batch": None}}, "\"adaptive\" is {'batch': None}; it must be an object of numbers"),
+        ("generation_formed", {"members": [1]}, 'it must be a list of objects with "member" and "node"'),
+        ("node_left", {"node": None}, '"node" is None; it must be a whole number, 0 or more'),
+        ("job_started", {"min_nodes": 0}, '"min_nodes" is 0; it must be a whole number, 1 to 1,000,000'),
+        ("batch_changed", {"new": 3}, 'batch_changed: "old" is missing'),
+    ],
+)
+def test_an_event_with_a_field_of_another_type_is_left_out_and_told(
+    path: Path, kind: str, fields: dict[str, Any], said: str
+) -> None:
+    wrong = json.dumps({"v": 1, "time": 2.0, "kind": kind, "generation": 0, **fields})
+    fine = Event("job_started", 1.0, 0).to_line()
+    path.write_text(f'{fine}{wrong}\n[]\n{fine}{{"v":1,"ti')
+    told: list[str] = []
+    assert [event.time for event in read_events(path, told.append)] == [1.0, 1.0]
+    assert len(told) == 1 and told[0].startswith(f"{path}, line 2: ") and said in told[0]
+    assert told[0].endswith("; this line is left out, with 1 more of the kind")
+
+
 def test_a_file_of_something_else_is_no_file_of_events(path: Path) -> None:
     path.write_text("Dear diary\n")
     with pytest.raises(EventError, match="holds no events"):

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from elastic_launcher.cli.job_argument import refuse
+from elastic_launcher.cli.table import print_table
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
 
@@ -53,6 +53,4 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("-" if value is None else str(value)) for value in row))  # a name may have brackets
-    Console(highlight=False, soft_wrap=not Console().is_terminal, width=None if Console().is_terminal else 200).print(
-        table
-    )
+    print_table(table)

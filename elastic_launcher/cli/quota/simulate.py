@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -62,6 +63,8 @@ def simulate_trace(
 ) -> None:
     """Plays the jobs of a trace on simulated machines, and shows how long they take and what each project has."""
     with usage_errors():
+        if change_seconds is not None and not math.isfinite(change_seconds):
+            raise QuotaError(f"--change-seconds is {change_seconds}; it must be a number of seconds, 0 or more")
         jobs = read_trace(path, adaptive=adaptive)
         if change_seconds is not None:
             jobs = [replace(job, delay=change_seconds) for job in jobs]

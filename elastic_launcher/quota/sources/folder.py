@@ -13,7 +13,7 @@ from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.report.status import document
-from elastic_launcher.workdir import read_document
+from elastic_launcher.workdir import WorkDirError, read_document, read_job_document
 
 
 class JobFolder:
@@ -47,7 +47,7 @@ class JobFolder:
         for followed in self._jobs.values():
             try:
                 followed.read()
-            except (OSError, EventError, ReportError) as error:
+            except (OSError, EventError, ReportError, WorkDirError) as error:
                 self.unreadable[followed.name] = str(error)
         return tuple(followed.job for followed in self._jobs.values() if followed.job is not None)
 
@@ -64,7 +64,7 @@ class _Followed:
         self._events = EventFollower(self._layout.events)
 
     def read(self) -> None:
-        document = read_document(self._layout.job)
+        document = read_job_document(self._layout)
         if document.get("id") != self._id:  # another job has taken the folder
             self._id, self._state = document.get("id"), JobState()
             self._events = EventFollower(self._layout.events)

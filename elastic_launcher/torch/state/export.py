@@ -72,7 +72,10 @@ def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
         header: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
-    stored = dict(read_shards(folder, manifest))
+    try:
+        stored = dict(read_shards(folder, manifest))
+    except OSError as error:  # of reading, not of what is written
+        raise CheckpointError(f"{folder} can't be read: {error}") from error
     tensors = [stored[number] for number in manifest.order]
     for number, _, entries in header.get("parts", ()):
         tensors[number] = torch.cat([stored[entry] for entry in entries])

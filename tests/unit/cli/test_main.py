@@ -90,3 +90,13 @@ def test_what_does_not_exist_is_a_usage_error(arguments: tuple[str, ...]) -> Non
     result = elastic_launcher(*arguments)
     assert result.returncode == 2
     assert "No such" in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_an_output_that_takes_no_more_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "elastic_launcher", "status", str(tmp_path)]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "elastic-launcher: the output can't be written: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, said)

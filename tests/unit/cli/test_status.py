@@ -181,6 +181,24 @@ def test_events_of_a_later_version_are_refused(tmp_path: Path) -> None:
         assert "events of version 9, and this elastic-launcher reads 1: use a newer one" in shown.stderr
 
 
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"created": "x"}, "\"created\" is 'x'; it must be a number"),
+        ({"config": []}, '"config" is []; it must be an object'),
+        ({"config": {"max_nodes": 10**400}}, "it must be a whole number, 1 to 1,000,000"),
+        ({"config": {"wait_for_quota": "x"}}, "\"wait_for_quota\" is 'x'; it must be a number"),
+    ],
+)
+def test_a_job_document_with_a_field_of_another_type_is_refused_by_name(
+    tmp_path: Path, document: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(document))
+    shown = elastic_launcher("status", tmp_path)
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr.startswith(f"elastic-launcher: {tmp_path}/job.json: ") and said in shown.stderr
+
+
 def test_report_writes_into_the_work_directory(tmp_path: Path) -> None:
     work_dir = histories.write(histories.resized().events, tmp_path)
     shown = elastic_launcher("report", work_dir)

@@ -238,3 +238,10 @@ def test_the_folder_says_who_shares_what_is_made_in_it(tmp_path: Path, folder: i
         os.umask(umask)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (top / "a", top / "a" / "b", top / "a" / "private")]
     assert modes == [made[0], made[0], made[1]]
+
+
+def test_the_names_of_new_folders_are_put_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    make_folder(tmp_path / "job" / "checkpoints")
+    assert synced == [str(tmp_path), str(tmp_path / "job")]

@@ -112,6 +112,19 @@ def test_the_lines_of_a_node_that_failed_are_shown(tmp_path: Path) -> None:
     assert recorder.shown == ["[node 2] no such file", "node_failed"]
 
 
+@pytest.mark.parametrize("kind", ["node_left", "node_failed", "node_lost"])
+def test_the_lines_of_a_node_that_is_gone_are_kept_in_its_files_alone(tmp_path: Path, kind: str) -> None:
+    recorder = Recorder()
+    show = output_of(tmp_path, recorder)
+    (tmp_path / "1-0.log").write_text("::elastic generation=1 rank=0 world_size=2::\n")
+    (tmp_path / "2-0.log").write_text("::elastic generation=1 rank=1 world_size=2::\nTraceback\na flaw\n")
+    show.take(Event(kind, 0.0, 1, {"node": 2, "member": 2, "message": "..."}))
+    assert not any(log.recent for place, log in show.follower._logs.items() if place[0] == 2)
+    words = show.last_words("rank 1 failed\nLast lines of logs/2-0.log:\n  Traceback\n  a flaw", (2, 0))
+    told = "\n".join([*recorder.shown, words])
+    assert told.count("a flaw") == 1
+
+
 @pytest.mark.parametrize(
     ("quoted", "message"),
     [

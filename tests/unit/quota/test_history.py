@@ -29,3 +29,13 @@ def test_a_name_may_hold_any_end_of_a_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / "history.jsonl"
     append(path, [_change(name)], 1.0)
     assert [row["job"] for row in read(path)] == [name]
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", "[]", '{"time": "x"}', '{"time": 1e300}', '{"time": NaN}', '{"time": 2.0, "job": 3}']
+)
+def test_a_line_that_is_no_change_is_left_out(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(f"{line}\n")
+    append(path, [_change("gpt")], 3.0)
+    assert [row["job"] for row in read(path)] == ["gpt"]

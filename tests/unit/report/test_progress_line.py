@@ -53,6 +53,10 @@ def test_it_says_what_the_issue_asks_for() -> None:
     )
 
 
+def test_a_stock_script_has_no_position() -> None:
+    assert progress_line(JobState(generation=2, world_size=3)) == "progress generation=2 world_size=3"
+
+
 def test_the_values_of_an_adaptive_batch_are_shown() -> None:
     known = {"batch": 1024.0, "lr_factor": 3.337, "noise_scale": 83.5, "efficiency": 0.1043}
     state = JobState(step=5, generation=1, world_size=1, adaptive=known)
@@ -153,7 +157,7 @@ def test_a_script_that_tells_of_no_steps_is_told_of_too() -> None:
     story = histories.Story().hint(1, 2, 3).start_nodes(1).warm(1).form(1, cause="start")
     shown = told_over(story.later(65).add("checkpoint_saved", step=0, path="x").events)
     assert [progress_line(state) for state in shown] == [
-        "progress epoch=1 step=0 generation=1 world_size=1 guaranteed=1 allowed=2 limit=3"
+        "progress generation=1 world_size=1 guaranteed=1 allowed=2 limit=3"
     ] * 2
 
 

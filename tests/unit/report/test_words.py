@@ -30,7 +30,10 @@ def test_a_time_span(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(8.44, "8.4 s"), (75.9, "1:15 min"), (7507, "2:05:07 h"), (-1, "0.0 s")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(8.44, "8.4 s"), (59.94, "59.9 s"), (59.97, "1:00 min"), (75.9, "1:15 min"), (7507, "2:05:07 h"), (-1, "0.0 s")],
+)
 def test_a_moment(seconds: float, text: str) -> None:
     assert words.moment(seconds) == text
 

@@ -17,6 +17,7 @@ LAYERS = (
         "batch_schedule",
         "config",
         "content",
+        "field_types",
         "lane_order",
         "logged",
         "options",

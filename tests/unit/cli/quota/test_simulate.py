@@ -36,6 +36,12 @@ def test_simulate_shows_what_a_trace_comes_to(projects: Path, trace: Path) -> No
     assert shown.stderr == ""  # how far it is is for terminals
 
 
+def test_a_row_is_a_line_where_there_is_no_terminal(trace: Path) -> None:
+    trace.write_text(TRACE.replace("nlp", "n" * 300))
+    shown = quota("simulate", trace, "--machines", "8")
+    assert ["n" * 300, "0"] in [line.split()[:2] for line in shown.stdout.splitlines()]
+
+
 def test_simulate_takes_machines_and_how_a_job_changes(trace: Path) -> None:
     options = ("simulate", trace, "--machines", "2x4", "--json")
     quick, slow = (
@@ -51,6 +57,7 @@ def test_simulate_takes_machines_and_how_a_job_changes(trace: Path) -> None:
     [
         (("7200", "2h"), ("--machines", "8"), 'trace.csv, line 2, column seconds: "2h" must be a number, 0 or more'),
         (("", ""), (), 'how many GPUs are there? Give --machines, such as 16x8, or add "capacity: {gpus: N}"'),
+        (("", ""), ("--machines", "8", "--change-seconds", "inf"), "--change-seconds is inf; it must be a number"),
         (("", ""), ("--machines", "many"), 'machines are "many"; they must be a number of GPUs, or COUNTxGPUS'),
         (("", ""), ("--adaptive", "--machines", "8"), "trace.csv: its jobs have no batch that could adapt"),
         (("", ""), ("--machines", "2"), "job resnet can never run: it needs 4 GPUs, and there are 2"),

@@ -51,3 +51,12 @@ def test_a_job_that_can_not_be_read_keeps_its_last_report_and_is_named(tmp_path:
     assert folder.jobs() == before
     assert list(folder.unreadable) == ["bert"]
     assert "use a newer one" in folder.unreadable["bert"]
+
+
+def test_a_job_document_with_a_field_of_another_type_stops_no_other_job(tmp_path: Path) -> None:
+    for name in ("bert", "resnet"):
+        histories.write_job(histories.write(histories.resized().events[:3], tmp_path / name))
+    (tmp_path / "bert" / "job.json").write_text('{"id": "bert-1", "created": "x"}')
+    folder = JobFolder(tmp_path)
+    assert len(folder.jobs()) == 1
+    assert "\"created\" is 'x'; it must be a number" in folder.unreadable["bert"]

@@ -103,6 +103,23 @@ def test_an_export_from_a_url_leaves_the_copy_alone_that_the_job_reads(
 
 
 @pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_a_disk_that_does_not_give_the_checkpoint_is_not_said_of_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    (tmp_path / "events.jsonl").touch()
+    outcome = Outcome(tmp_path / "checkpoints")
+    outcome.save(training(3))
+
+    def refused(*arguments: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("elastic_launcher.torch.state.export.read_shards", refused)
+    done = CliRunner().invoke(app, ["checkpoint", "export", str(tmp_path), "--to", "m", "--format", form])
+    assert done.exit_code == 2
+    assert "step-00000021 can't be read: [Errno 5] Input/output error" in done.output
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
 @pytest.mark.parametrize("to", [".", "/"])
 def test_a_place_that_is_a_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, form: str) -> None:
     (tmp_path / "events.jsonl").touch()
