@@ -152,18 +152,37 @@ class EvaluationMetrics:
         self._metrics = metrics_of(module)
         self._before = copied(self._metrics.items())
         self._counts = counts(self._metrics)
+        self._also: set[str] = set()  # metrics that another rank has updated
         self._forms: dict[str, torch.Tensor] = {}  # no rows, of the kind that there would be
 
     def forget(self) -> None:
         """Puts the states back that were there before."""
+        self._forms |= self.updated()[1]
         for name, metric in self._updated().items():
-            for state, kind in kinds(metric).items():
-                if kind == "cat" and (rows := getattr(metric, state)):
-                    self._forms[f"{name}.{state}"] = _rows(rows)[:0]
             set_states(metric, self._before[name])
 
     def _updated(self) -> dict[str, Metric]:
-        return {name: metric for name, metric in self._metrics.items() if metric._update_count != self._counts[name]}
+        return {
+            name: metric
+            for name, metric in self._metrics.items()
+            if metric._update_count != self._counts[name] or name in self._also
+        }
+
+    def updated(self) -> tuple[list[str], dict[str, torch.Tensor]]:
+        """Returns the metrics that this rank has updated, and of states that are rows none, of the kind they have."""
+        names, forms = [], dict(self._forms)
+        for name, metric in self._updated().items():
+            names.append(name)
+            for state, kind in kinds(metric).items():
+                if kind == "cat" and isinstance(rows := getattr(metric, state), list) and rows:
+                    forms[f"{name}.{state}"] = _rows(rows)[:0].cpu()
+        return names, forms
+
+    def update_also(self, updated: tuple[list[str], dict[str, torch.Tensor]]) -> None:
+        """Counts metrics as updated that another rank has updated; takes what `updated` has returned there."""
+        names, forms = updated
+        self._also.update(names)
+        self._forms |= forms
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
         """Returns what this rank has to bring together: sums, largest values, and rows, by name.

@@ -185,6 +185,11 @@ class Alone(Classifier):
         return loss
 
 
+class AloneInValidation(Classifier):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.log("val_loss", self.net(batch[0]).mean(), rank_zero_only=True)
+
+
 class Iterating(Classifier):
     def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
         return self.net(next(dataloader_iter)[0][0]).mean()
@@ -204,6 +209,7 @@ class Iterating(Classifier):
         (Graph(), "takes a loss and retain_graph="),
         (Sending(), "not list"),
         (Alone(), "leave rank_zero_only out"),
+        (AloneInValidation(), "in validation_step: each rank has a part of the batches"),
         (Iterating(), "dataloader_iter"),
     ],
     ids=lambda value: type(value).__name__,
