@@ -21,8 +21,9 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 from torchmetrics import MaxMetric, MeanMetric
-from torchmetrics.classification import MulticlassAUROC
-from torchmetrics.regression import PearsonCorrCoef
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef
+from torchmetrics.wrappers import Running
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.integrations.lightning import ElasticFabricStrategy, ElasticStrategy
@@ -201,6 +202,8 @@ class Iterating(Classifier):
         (Late(), "manual_backward after an optimizer has stepped"),
         (Listed(MulticlassAUROC(3)), "state 'preds' is neither a sum nor a largest value"),
         (Measured(PearsonCorrCoef()), "can't be brought together over ranks"),
+        (Listed(Running(MulticlassAccuracy(3), 3)), "covers the last updates"),
+        (Measured(Running(MeanSquaredError(), 3)), "covers the last updates"),
         (Gathering(), "all_gather returns another shape"),
         (Reducing(), "strategy.reduce in a training step"),
         (Skipping(), "Lightning has left a step(.|\n)*on_train_batch_start returns -1"),
