@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import zlib
 from collections.abc import Iterator
@@ -10,11 +11,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from elastic_launcher.integrations.lightning.evaluation_logs import EvaluationResults, clear
 from elastic_launcher.integrations.lightning.metrics import EvaluationMetrics
-from elastic_launcher.integrations.lightning.step_logs import ComparedResults
 from elastic_launcher.torch import Job
-
-STEPS = ("validation_step", "test_step", "on_validation_batch", "on_test_batch")  # what runs for a batch
 
 
 class Evaluation:
@@ -34,7 +33,9 @@ class Evaluation:
         self._loaders: list[SharedLoader] = []
         self._store = loop._store_dataloader_outputs
         loop._store_dataloader_outputs = self._end_loader
-        loop._results = ComparedResults(False, loop.trainer.strategy.alike)
+        self._step = loop._evaluation_step
+        loop._evaluation_step = self._do_own
+        loop._results = self._results = EvaluationResults(loop.trainer.strategy.alike)
 
     def share(self, loader: Any) -> Any:
         """Returns what Lightning is to take for one of its loaders.
@@ -88,11 +89,18 @@ class Evaluation:
                     one.metrics = self.begin_loader()
         self._store()
 
+    def _do_own(self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Any) -> None:
+        """Does a batch of this rank, which hooks know by its number among those of all ranks."""
+        for loader in self._loaders:
+            if loader.number == dataloader_idx and loader.done:
+                batch_idx = loader.done[batch_idx]
+        self._step(batch, batch_idx, dataloader_idx, dataloader_iter)
+
     def _evaluate(self, loader: SharedLoader, number: int) -> None:
         """Does a batch of a rank that was lost."""
         connector = self._loop.trainer._logger_connector
         first, connector._first_loop_iter = connector._first_loop_iter, False
-        self._loop._evaluation_step(loader.load([number])[0], number, loader.number, None)
+        self._step(loader.load([number])[0], number, loader.number, None)
         connector._first_loop_iter = first
         loader.done.append(number)
 
@@ -112,6 +120,7 @@ class Evaluation:
         if loader.spare:
             loader.spare = False
             self._forget(loader)
+        self._tell(loader)
         job, logged = self._job, self._logged(loader.number)
         parts = loader.metrics.parts()
         sums = {f"metric {name}": value for name, value in parts["sum"].items()}
@@ -154,24 +163,30 @@ class Evaluation:
         )
         return None
 
+    def _tell(self, loader: SharedLoader) -> None:
+        """Has all ranks know what any of them has logged and updated: it may depend on the batch."""
+        number = self._place(loader.number)
+        mine = pickle.dumps((self._results.calls(number), loader.metrics.updated()))
+        told = self._job.gather(torch.frombuffer(bytearray(mine), dtype=torch.uint8))
+        assert isinstance(told, torch.Tensor)
+        trainer, told_by_all = self._loop.trainer, io.BytesIO(told.numpy().tobytes())
+        while told_by_all.tell() < len(told):
+            calls, updated = pickle.load(told_by_all)
+            self._results.log_also(calls, trainer.lightning_module, trainer.strategy.reduce)
+            loader.metrics.update_also(updated)
+
+    def _place(self, loader: int) -> int | None:
+        return loader if len(self._loaders) > 1 else None
+
     def _logged(self, loader: int) -> dict[str, Any]:
-        """Returns what was logged for the batches of a loader, and counts for the whole evaluation."""
-        number = loader if len(self._loaders) > 1 else None
-        return {
-            key: one
-            for key, one in self._loop._results.items()
-            if one.is_tensor
-            and not one.has_reset
-            and one.meta.on_epoch
-            and one.meta.dataloader_idx == number
-            and one.meta.fx.startswith(STEPS)
-        }
+        """Returns the numbers that were logged for the batches of a loader, and count for the whole evaluation."""
+        logged = self._results.of_loader(self._place(loader))
+        return {key: one for key, one in logged.items() if one.is_tensor and one.meta.on_epoch}
 
     def _forget(self, loader: SharedLoader) -> None:
         """Leaves nothing of a batch that this rank has done to know what is logged."""
         for one in self._logged(loader.number).values():
-            one.reset()
-            one.has_reset = False
+            clear(one)
         loader.metrics.forget()
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum
+from torchmetrics.wrappers import Running
 
 KINDS: dict[Any, str] = {dim_zero_sum: "sum", dim_zero_max: "max", dim_zero_min: "min", dim_zero_cat: "cat"}
 
@@ -28,7 +29,12 @@ def kinds(metric: Metric) -> dict[str, str]:
 
 def counts(metrics: dict[str, Metric]) -> dict[str, int]:
     """Returns how often each metric was updated since its last reset."""
-    return {name: metric._update_count for name, metric in metrics.items()}
+    return {name: _updates(metric) for name, metric in metrics.items()}
+
+
+def _updates(metric: Metric) -> int:
+    """Returns how often a metric was updated since its last reset; a `Running` one counts for itself."""
+    return int(metric._num_vals_seen if isinstance(metric, Running) else metric._update_count)
 
 
 def copied(metrics: Iterable[tuple[str, Metric]]) -> States:
@@ -46,6 +52,15 @@ def set_states(metric: Metric, states: dict[str, Any]) -> None:
 
 def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else list(value)
+
+
+def _refuse_running(name: str, metric: Metric) -> None:
+    if isinstance(metric, Running):
+        raise TypeError(
+            f"the metric {name} ({type(metric).__name__}) covers the last updates, of which each rank makes others: "
+            "use a metric of all updates of an epoch, such as MeanMetric; in a validation you may pass "
+            "share_validation=False to ElasticStrategy"
+        )
 
 
 class TrainingMetrics:
@@ -112,6 +127,8 @@ class TrainingMetrics:
                     f"training_step updates the metric {name} after its last manual_backward, with which metrics are "
                     "brought together over ranks: update it before"
                 )
+            if now[name] != self._known[name]:
+                _refuse_running(name, metric)
             odd = [state for state, kind in kinds(metric).items() if kind not in ("sum", "max")]
             if odd and now[name] != self._known[name]:
                 raise TypeError(
@@ -152,18 +169,37 @@ class EvaluationMetrics:
         self._metrics = metrics_of(module)
         self._before = copied(self._metrics.items())
         self._counts = counts(self._metrics)
+        self._also: set[str] = set()  # metrics that another rank has updated
         self._forms: dict[str, torch.Tensor] = {}  # no rows, of the kind that there would be
 
     def forget(self) -> None:
         """Puts the states back that were there before."""
+        self._forms |= self.updated()[1]
         for name, metric in self._updated().items():
-            for state, kind in kinds(metric).items():
-                if kind == "cat" and (rows := getattr(metric, state)):
-                    self._forms[f"{name}.{state}"] = _rows(rows)[:0]
             set_states(metric, self._before[name])
 
     def _updated(self) -> dict[str, Metric]:
-        return {name: metric for name, metric in self._metrics.items() if metric._update_count != self._counts[name]}
+        return {
+            name: metric
+            for name, metric in self._metrics.items()
+            if _updates(metric) != self._counts[name] or name in self._also
+        }
+
+    def updated(self) -> tuple[list[str], dict[str, torch.Tensor]]:
+        """Returns the metrics that this rank has updated, and of states that are rows none, of the kind they have."""
+        names, forms = [], dict(self._forms)
+        for name, metric in self._updated().items():
+            names.append(name)
+            for state, kind in kinds(metric).items():
+                if kind == "cat" and isinstance(rows := getattr(metric, state), list) and rows:
+                    forms[f"{name}.{state}"] = _rows(rows)[:0].cpu()
+        return names, forms
+
+    def update_also(self, updated: tuple[list[str], dict[str, torch.Tensor]]) -> None:
+        """Counts metrics as updated that another rank has updated; takes what `updated` has returned there."""
+        names, forms = updated
+        self._also.update(names)
+        self._forms |= forms
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
         """Returns what this rank has to bring together: sums, largest values, and rows, by name.
@@ -173,6 +209,7 @@ class EvaluationMetrics:
         """
         found: dict[str, dict[str, torch.Tensor]] = {"sum": {}, "max": {}, "cat": {}}
         for name, metric in self._updated().items():
+            _refuse_running(name, metric)
             for state, kind in kinds(metric).items():
                 value, key = getattr(metric, state), f"{name}.{state}"
                 if not kind or (kind == "cat") != isinstance(value, list):

@@ -17,7 +17,7 @@ from elastic_launcher.torch import Job
 NAMES = 256  # values that training_step may log
 HASHES = 251  # few enough that sums of them are exact in 32 bits
 KEPT = ("value", "cumulated_batch_size", "has_reset", "_forward_cache", "_update_count", "_computed")
-VALUE, WEIGHT, CALLS, HASH = range(4)  # rows of what is summed
+ROWS = VALUE, WEIGHT, CALLS, HASH, BY_SAMPLES, SAMPLES = range(6)  # of what is summed
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StepLogs:
         self._job = job
         self._tracked = tracked
         self._closed = False
-        self._sums = torch.zeros(2, HASH + 1, NAMES, dtype=dtype, device=job.device)
+        self._sums = torch.zeros(2, len(ROWS), NAMES, dtype=dtype, device=job.device)
         self._largest = torch.full((2, NAMES), float("-inf"), dtype=dtype, device=job.device)
         self._names: list[str] = []
         self._some_largest = False
@@ -100,7 +100,8 @@ class StepLogs:
             return
         place = self._names.index(key)
         value = value.detach().to(self._sums)
-        weight = float(self._job.samples) if weight is None else float(weight)
+        samples = float(self._job.samples)
+        weight = samples if weight is None else float(weight)
         sums = self._sums[self._bank, :, place]
         sums[WEIGHT] += weight
         sums[CALLS] += 1
@@ -111,6 +112,8 @@ class StepLogs:
             torch.maximum(largest, value if call.kind == "max" else -value, out=largest)
         else:
             sums[VALUE] += value * weight if call.kind == "mean" else value
+            sums[BY_SAMPLES] += value * samples
+            sums[SAMPLES] += samples
 
     def take(self) -> list[tuple[Call, torch.Tensor, float]]:
         """Returns what the step has logged: each call, its value over the global batch, and the value's weight.
@@ -138,11 +141,13 @@ class StepLogs:
                 )
         found = []
         for place, key in places.items():
-            call, (value, weight, times, _) = calls[key], sums[:, place]
+            call, (value, weight, times, _, by_samples, samples) = calls[key], sums[:, place]
             if not times:
                 continue  # all micro-batches that have logged it were left out
             if call.kind in ("max", "min"):
                 value = largest[place] if call.kind == "max" else -largest[place]
+            elif call.kind == "mean" and weight == times * self._job.global_batch_size:
+                value, weight = by_samples / samples, weight / times  # batch_size= was meant for the whole step
             elif call.kind == "mean":
                 value = value / weight
             found.append((call, value, float(weight)))

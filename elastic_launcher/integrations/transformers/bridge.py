@@ -23,6 +23,9 @@ FIELDS = (
 )
 
 
+PROGRESS = "transformers.trainer"  # the name of what the Trainer remembers, in the job's state
+
+
 class Bridge(TrainerCallback):  # type: ignore[misc] # transformers is not followed
     """Prepares the model, the optimizer and the scheduler, and keeps the Trainer's position that of the job."""
 
@@ -38,7 +41,7 @@ class Bridge(TrainerCallback):  # type: ignore[misc] # transformers is not follo
         trainer.job.prepare(trainer.model, trainer.optimizer.optimizer, *([scheduler] if is_torchs else []))
         if not is_torchs:
             trainer.job.register("transformers.scheduler", scheduler)
-        trainer.job.register("transformers.trainer", TrainerProgress(trainer))
+        trainer.job.register(PROGRESS, TrainerProgress(trainer))
         trainer.job.register("transformers.steps", steps)
         if trainer._token_metrics is not None:
             trainer.job.register("transformers.token_metrics", trainer._token_metrics)

@@ -13,7 +13,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArg
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
 from elastic_launcher.integrations.jobs import refuse_deterministic
-from elastic_launcher.integrations.transformers.bridge import Bridge
+from elastic_launcher.integrations.transformers.bridge import PROGRESS, Bridge
 from elastic_launcher.integrations.transformers.checks import check_arguments, read_training
 from elastic_launcher.integrations.transformers.evaluation import Evaluated, SharedBatches
 from elastic_launcher.integrations.transformers.reports import OnRank0, report_from_rank_0
@@ -88,10 +88,13 @@ class ElasticTrainerMixin:
             **kwargs: As in transformers.
 
         Raises:
-            RuntimeError: If it was called before.
+            RuntimeError: If it, or that of another ElasticTrainer, was called before.
         """
-        if self._steps is not None:
-            raise RuntimeError("train() was called twice; make another ElasticTrainer for another training")
+        if self._steps is not None or PROGRESS in self.job._session.state.registered:
+            raise RuntimeError(
+                "train() was called before, by this ElasticTrainer or another one: a job trains once. Start another "
+                "job for another training, which may begin with the model that this one saves"
+            )
         report_from_rank_0(self.callback_handler.callbacks)
         if resume_from_checkpoint and not is_new(self.job):
             warnings.warn(

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import MaxMetric, MeanMetric, MinMetric
+from torchmetrics import CatMetric, MaxMetric, MeanMetric, MinMetric
 from torchmetrics.classification import BinaryAUROC
 
 from elastic_launcher.integrations.lightning.evaluation import Evaluation
 
 SAMPLES, BATCH = 47, 10  # five batches
-METRICS = {"mean": MeanMetric, "most": MaxMetric, "least": MinMetric, "area": BinaryAUROC}
+METRICS = {"mean": MeanMetric, "most": MaxMetric, "least": MinMetric, "area": BinaryAUROC, "rare": CatMetric}
 
 
 class Ranks:
@@ -86,7 +86,7 @@ class Loop:
     def __init__(self, module: nn.Module) -> None:
         connector = SimpleNamespace(_first_loop_iter=True)
         self.trainer = SimpleNamespace(
-            strategy=SimpleNamespace(alike=lambda fx, name, value: value, show_rank=lambda: None),
+            strategy=SimpleNamespace(alike=lambda fx, name, value: value, show_rank=lambda: None, reduce=None),
             sanity_checking=False,
             training=True,
             lightning_module=module,
@@ -106,8 +106,11 @@ class Loop:
             reduce_fx = getattr(torch, kind)
             options = {"on_step": False, "on_epoch": True, "batch_size": len(x), "reduce_fx": reduce_fx}
             self._results.log("validation_step", kind, reduce_fx(x), **options)
+        if batch_idx == 3:  # logged for one batch alone
+            self._results.log("validation_step", "fourth", x.mean(), on_epoch=True, batch_size=len(x))
         for name, metric in self.trainer.lightning_module.named_children():
-            metric.update(x, y) if name == "area" else metric.update(x)
+            if name != "rare" or batch_idx == 3:
+                metric.update(x, y) if name == "area" else metric.update(x)
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +140,7 @@ def evaluated(ranks: Ranks, member: int, count: int, lost: Mapping[int, int]) ->
         return None
     loop._store_dataloader_outputs()
     logged = {name: float(value) for name, value in loop._results.metrics(False)["callback"].items()}
-    return {**logged, **{f"metric {name}": float(metric.compute()) for name, metric in module.items()}}  # type: ignore[operator]
+    return {**logged, **{f"metric {name}": float(metric.compute().sum()) for name, metric in module.items()}}  # type: ignore[operator]
 
 
 def evaluate(count: int, lost: Mapping[int, int]) -> list[dict[str, float] | None]:
@@ -171,6 +174,7 @@ def test_each_rank_has_the_metrics_of_all_batches(count: int, lost: dict[int, in
         "sum",
         "max",
         "min",
+        "fourth",
         *(f"metric {one}" for one in METRICS),
     }
     x, _ = data().dataset.tensors  # type: ignore[attr-defined]

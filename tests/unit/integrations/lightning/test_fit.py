@@ -284,6 +284,11 @@ def test_manual_optimization_may_clip_by_value(tmp_path: Path, monkeypatch: pyte
 class LogsOfSteps(Classifier):
     """One that logs in the hooks of a step; the last step of an epoch has fewer samples."""
 
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("of the script's batch", loss, on_step=True, on_epoch=True, batch_size=BATCH)
+        return loss
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.log("start", float(batch_idx), on_step=True, on_epoch=True)
 

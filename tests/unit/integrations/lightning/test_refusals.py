@@ -21,8 +21,9 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 from torchmetrics import MaxMetric, MeanMetric
-from torchmetrics.classification import MulticlassAUROC
-from torchmetrics.regression import PearsonCorrCoef
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef
+from torchmetrics.wrappers import Running
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.integrations.lightning import ElasticFabricStrategy, ElasticStrategy
@@ -185,6 +186,11 @@ class Alone(Classifier):
         return loss
 
 
+class AloneInValidation(Classifier):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.log("val_loss", self.net(batch[0]).mean(), rank_zero_only=True)
+
+
 class Iterating(Classifier):
     def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
         return self.net(next(dataloader_iter)[0][0]).mean()
@@ -196,6 +202,8 @@ class Iterating(Classifier):
         (Late(), "manual_backward after an optimizer has stepped"),
         (Listed(MulticlassAUROC(3)), "state 'preds' is neither a sum nor a largest value"),
         (Measured(PearsonCorrCoef()), "can't be brought together over ranks"),
+        (Listed(Running(MulticlassAccuracy(3), 3)), "covers the last updates"),
+        (Measured(Running(MeanSquaredError(), 3)), "covers the last updates"),
         (Gathering(), "all_gather returns another shape"),
         (Reducing(), "strategy.reduce in a training step"),
         (Skipping(), "Lightning has left a step(.|\n)*on_train_batch_start returns -1"),
@@ -204,6 +212,7 @@ class Iterating(Classifier):
         (Graph(), "takes a loss and retain_graph="),
         (Sending(), "not list"),
         (Alone(), "leave rank_zero_only out"),
+        (AloneInValidation(), "in validation_step: each rank has a part of the batches"),
         (Iterating(), "dataloader_iter"),
     ],
     ids=lambda value: type(value).__name__,

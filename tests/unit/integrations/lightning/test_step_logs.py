@@ -14,7 +14,7 @@ from elastic_launcher.integrations.lightning.step_logs import Call, StepLogs
 class Rank:
     """The part of a job that logs ask: a rank in its first step."""
 
-    device, step, samples = torch.device("cpu"), 0, 2
+    device, step, samples, global_batch_size = torch.device("cpu"), 0, 2, 5
     micro = SimpleNamespace(first=True)
 
     def track(self, tensors: Any, op: str) -> None:
