@@ -296,7 +296,10 @@ class Carried:
         """
         if state.keys() != self.parts.keys():
             here, there = ", ".join(self.parts), ", ".join(state)
-            raise ValueError(f"fit has {here} here, and {there} there: give it the same callbacks on all ranks")
+            raise ValueError(
+                f"fit has {here} here, and {there} there: give it the same callbacks on all ranks, and where a job "
+                "resumes"
+            )
         for name, part in self.parts.items():
             part.load_state_dict(state[name])
 
