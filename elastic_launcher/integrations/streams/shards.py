@@ -55,7 +55,7 @@ class _Shards:
         if at != count:
             few = f"at most {at}" if 0 < at == start else f"{at}"  # where none is left, there may be fewer yet
             found = few if at < count else f"more than {count}"
-            raise ValueError(f"{file} holds {found} samples, and its count is {count}: count it again")
+            raise ValueError(f"{shown(file)} holds {found} samples, and its count is {count}: count it again")
 
 
 def lanes_of_files(
@@ -141,7 +141,7 @@ def open_file(file: File) -> Iterator[BinaryIO]:
         with _opened(os.fspath(file)) as content:
             yield content
     except Exception as error:
-        error.add_note(f"in reading {file}")
+        error.add_note(f"in reading {shown(file)}")
         raise
 
 
@@ -151,6 +151,16 @@ def _opened(place: str) -> AbstractContextManager[BinaryIO]:
     try:
         import fsspec
     except ImportError as error:
-        raise ImportError(f"{place} needs fsspec: pip install 'elastic-launcher[streams]'") from error
+        raise ImportError(f"{shown(place)} needs fsspec: pip install 'elastic-launcher[streams]'") from error
     opened: AbstractContextManager[BinaryIO] = fsspec.open(place, "rb")
     return opened
+
+
+def shown(file: File) -> str:
+    """Returns how messages name a file: a URL without what may be secret, its user and its query."""
+    place = os.fspath(file)
+    if not is_url(place):
+        return place
+    kind, _, rest = place.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{kind}://{host.rpartition('@')[2]}{slash}{path}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Self
 
-from elastic_launcher.integrations.streams.shards import File, lanes_of_files, open_file
+from elastic_launcher.integrations.streams.shards import File, lanes_of_files, open_file, shown
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 
@@ -62,7 +62,9 @@ def _read(file: File, start: int) -> Iterator[dict[str, Any]]:
                 sample: dict[str, Any] = {}
                 for _, name, member in members:
                     if name in sample:
-                        raise ValueError(f"{file} holds sample {key!r} with {name!r} twice; give each its own key")
+                        raise ValueError(
+                            f"{shown(file)} holds sample {key!r} with {name!r} twice; give each its own key"
+                        )
                     sample[name] = _content(tar, member)
                 yield {"__key__": key, **sample}
 

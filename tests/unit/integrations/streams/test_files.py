@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.integrations.streams import webdataset
-from elastic_launcher.integrations.streams.shards import deal_out, lanes_of_files
+from elastic_launcher.integrations.streams.shards import deal_out, lanes_of_files, shown
 from elastic_launcher.torch.data.lanes import Lanes
 
 COUNTS = [5, 0, 7, 3, 9, 4]
@@ -108,6 +108,11 @@ def test_ranks_compare_names_and_order_of_files_wherever_these_lie() -> None:
     assert name(files) == name([file.replace("/data", "/node/2/copy") for file in files])
     signed = [f"https://host{file}?Signature={{}}{number}" for number, file in enumerate(files)]
     assert name(files) == name([url.format("x") for url in signed]) == name([url.format("y") for url in signed])
+
+
+def test_messages_name_a_url_without_its_secrets() -> None:
+    assert shown("https://user:secret@host:1/a/b.tar?Signature=secret") == "https://host:1/a/b.tar"
+    assert shown("s3://bucket/a@b.tar") == "s3://bucket/a@b.tar" and shown(Path("a?b.tar")) == "a?b.tar"
 
 
 # -- tar files
