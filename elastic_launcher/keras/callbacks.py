@@ -18,7 +18,10 @@ HOOKS = (
     *(f"on_{what}_{when}" for what in ("epoch", "train_batch") for when in ("begin", "end")),
     *(f"on_test_{when}" for when in ("begin", "end")),
 )
-PLAIN = (bool, int, float, str, type(None), np.ndarray, np.generic)
+SINGLE = (bool, int, float, str, type(None))
+PLAIN = (*SINGLE, np.ndarray, np.generic)
+MADE_WITH = "_elastic_made_with"
+"""The attribute of a callback that keeps what it was made with."""
 
 
 def check(callbacks: Any) -> list[Any]:
@@ -106,28 +109,45 @@ for _hook in HOOKS:
 
 
 class CallbackState:
-    """What a callback remembers in plain values, for joiners and checkpoints; not the arrays that it was made with."""
+    """What a callback remembers in plain values, for joiners and checkpoints; not what it was made with.
+
+    That is the script's: where a job resumes, a path or a patience may be another one.
+    """
 
     def __init__(self, callback: Any) -> None:
         self._callback = callback
-        self._made_with = {name: value for name, value in vars(callback).items() if isinstance(value, np.ndarray)}
+        made_with = {name: value for name, value in vars(callback).items() if isinstance(value, (*SINGLE, np.ndarray))}
+        self._made_with: dict[str, Any] = vars(callback).setdefault(MADE_WITH, made_with)  # in its first fit
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns its plain attributes."""
-        kept = {
-            name: value
-            for name, value in vars(self._callback).items()
-            if name != "_params" and _is_plain(value) and value is not self._made_with.get(name, ...)
-        }
+        """Returns its plain attributes, and the names of those that still are what it was made with."""
+        kept, as_made = dict[str, Any](), list[str]()
+        for name, value in vars(self._callback).items():
+            made = self._made_with.get(name, ...)
+            if isinstance(value, SINGLE) and (value is made or (type(value) is type(made) and value == made)):
+                as_made.append(name)
+            elif name not in ("_params", MADE_WITH) and _is_plain(value) and value is not made:
+                kept[name] = value
         operator = getattr(self._callback, "monitor_op", None) is not None
-        return {"monitors": operator, "attributes": kept}
+        return {"kind": type(self._callback).__name__, "monitors": operator, "attributes": kept, "as_made": as_made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes attributes that `state_dict` has returned."""
+        """Takes attributes that `state_dict` has returned.
+
+        Raises:
+            ValueError: If they are of another kind of callback.
+        """
+        here, there = type(self._callback).__name__, state.get("kind")  # older checkpoints do not say it
+        if there not in (None, here):
+            raise ValueError(
+                f"fit has the callback {here} here where it has {there} there: give it the same callbacks in the same "
+                "order on all ranks, and where a job resumes"
+            )
         monitors = state["monitors"] and getattr(self._callback, "monitor_op", None) is None
         if monitors:
             self._callback._set_monitor_op()  # first: it turns the sign of min_delta, each time
-        vars(self._callback).update(state["attributes"])
+        as_made = {name: self._made_with[name] for name in state.get("as_made", ()) if name in self._made_with}
+        vars(self._callback).update(as_made | state["attributes"])
 
 
 def _is_plain(value: Any) -> bool:

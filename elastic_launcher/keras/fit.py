@@ -264,7 +264,8 @@ class Training:
                 if self._stops:
                     raise Left
                 self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
-        logs = self._model.train_function([as_given(data_of.parts_of(batch), self._bare)])
+        with self._seeds.drawing():
+            logs = self._model.train_function([as_given(data_of.parts_of(batch), self._bare)])
         if not self._warned:
             self._warned = True
             warn_of_other_logs("train_step", logs, self._model.get_metrics_result())
@@ -296,7 +297,10 @@ class Carried:
         """
         if state.keys() != self.parts.keys():
             here, there = ", ".join(self.parts), ", ".join(state)
-            raise ValueError(f"fit has {here} here, and {there} there: give it the same callbacks on all ranks")
+            raise ValueError(
+                f"fit has {here} here, and {there} there: give it the same callbacks on all ranks, and where a job "
+                "resumes"
+            )
         for name, part in self.parts.items():
             part.load_state_dict(state[name])
 
@@ -333,6 +337,8 @@ def prepared(model: Any, job: Job) -> Prepared:
         known = None
     if known is not None and known.of is model.optimizer:
         return known
+    if not model.trainable_variables:
+        raise ValueError("the model has no trainable weights: set trainable=True of the layers that fit is to train")
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     if known is None:

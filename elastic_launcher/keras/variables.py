@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from elastic_launcher.keras.backend import keras
 from elastic_launcher.torch import rng
 
 SEED_BITS = 0x3FFFFFFF
+global_seed_generator: Any = sys.modules[keras.random.SeedGenerator.__module__].global_seed_generator
 
 
 class ModelVariables(nn.Module):
@@ -91,13 +94,40 @@ class OptimizerInShape(torch.optim.Optimizer):
 
 
 class Seeds:
-    """The random generators of a model's layers: in each attempt at a step, each rank draws numbers of its own."""
+    """The random generators of a model's layers: in each attempt at a step, each rank draws numbers of its own.
+
+    So it is with the generator of Keras, from which draws that are given no seed come; outside of steps it stays as it
+    was, the same on all ranks.
+    """
 
     def __init__(self, model: Any) -> None:
         generators = [one for layer in model._flatten_layers() for one in layer._seed_generators]
-        self._generators = [(one, int(keras.ops.convert_to_numpy(one.state)[0])) for one in generators]
+        self._generators = [(one, int(_state(one)[0])) for one in generators]
+        self._in_steps = _state(global_seed_generator())
+        self._seed = int(self._in_steps[0])
 
     def begin(self, step: int, rank: int) -> None:
         """Begins a step, or begins one again."""
+
+        def begun(seed: int) -> np.ndarray:
+            return np.array([rng.derive(seed, step, rank) & SEED_BITS, 0])
+
         for generator, seed in self._generators:
-            generator.state.assign(np.array([rng.derive(seed, step, rank) & SEED_BITS, 0]))
+            generator.state.assign(begun(seed))
+        self._in_steps = begun(self._seed)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Has a part of the step draw from these."""
+        shared = global_seed_generator()
+        before = _state(shared)
+        shared.state.assign(self._in_steps)
+        try:
+            yield
+        finally:
+            self._in_steps = _state(shared)
+            shared.state.assign(before)
+
+
+def _state(generator: Any) -> np.ndarray:
+    return np.array(keras.ops.convert_to_numpy(generator.state))

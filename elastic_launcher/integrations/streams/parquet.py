@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from elastic_launcher.integrations.streams.shards import File, check_files, lanes_of_files, open_file
+from elastic_launcher.integrations.streams.shards import File, check_files, lanes_of_files, open_file, shown
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 ROWS = 1024  # that are decoded at once
@@ -61,7 +61,7 @@ def _count(file: File, columns: Sequence[str]) -> int:
     paths = [footer.schema.column(number).path + "." for number in range(footer.num_columns)]
     for column in columns:
         if not any(path.startswith(column + ".") for path in paths):
-            raise ValueError(f"{file} has no column {column!r}; it has {footer.schema.to_arrow_schema().names}")
+            raise ValueError(f"{shown(file)} has no column {column!r}; it has {footer.schema.to_arrow_schema().names}")
     return int(footer.num_rows)
 
 

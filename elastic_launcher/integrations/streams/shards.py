@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from elastic_launcher import sampling
@@ -54,7 +55,7 @@ class _Shards:
         if at != count:
             few = f"at most {at}" if 0 < at == start else f"{at}"  # where none is left, there may be fewer yet
             found = few if at < count else f"more than {count}"
-            raise ValueError(f"{file} holds {found} samples, and its count is {count}: count it again")
+            raise ValueError(f"{shown(file)} holds {found} samples, and its count is {count}: count it again")
 
 
 def lanes_of_files(
@@ -93,7 +94,19 @@ def lanes_of_files(
     dealt = deal_out([whole_number(f"counts[{n}]", samples, 0) for n, samples in enumerate(counts)], count)
     shards = _Shards(read, files, counts, seed, dealt)
     lengths = [sum(counts[number] for number in own) for own in dealt]
-    return make_lanes(shards.open, lanes=count, lengths=lengths, decode=decode, shuffle_block=shuffle_block)
+    found = make_lanes(shards.open, lanes=count, lengths=lengths, decode=decode, shuffle_block=shuffle_block)
+    return replace(found, files=f"{len(files)} files (names in order {_checksum(files, counts, seed):08x})")
+
+
+def _checksum(files: Sequence[File], counts: Sequence[int], seed: int | None) -> int:
+    """Returns a checksum of what must be the same on all ranks; the files may lie in another folder on each.
+
+    Queries of URLs are left out: where they sign a URL, each rank has its own.
+    """
+    places = [os.fspath(file) for file in files]
+    places = [place.partition("?")[0] if is_url(place) else place for place in places]
+    folder = os.path.commonprefix(places).rpartition("/")[0]
+    return zlib.crc32(repr(([place[len(folder) :] for place in places], [int(one) for one in counts], seed)).encode())
 
 
 def check_files(files: Sequence[File]) -> None:
@@ -117,18 +130,37 @@ def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
     return [sorted(own) for own in dealt]
 
 
-def open_file(file: File) -> AbstractContextManager[BinaryIO]:
-    """Opens a path, or a URL through fsspec.
+@contextmanager
+def open_file(file: File) -> Iterator[BinaryIO]:
+    """Opens a path, or a URL through fsspec; an exception of whoever reads it gets a note that names the file.
 
     Raises:
         ImportError: If fsspec, or the package that it needs for such a URL, is missing.
     """
-    place = os.fspath(file)
+    try:
+        with _opened(os.fspath(file)) as content:
+            yield content
+    except Exception as error:
+        error.add_note(f"in reading {shown(file)}")
+        raise
+
+
+def _opened(place: str) -> AbstractContextManager[BinaryIO]:
     if not is_url(place):
         return open(place, "rb")
     try:
         import fsspec
     except ImportError as error:
-        raise ImportError(f"{place} needs fsspec: pip install 'elastic-launcher[streams]'") from error
+        raise ImportError(f"{shown(place)} needs fsspec: pip install 'elastic-launcher[streams]'") from error
     opened: AbstractContextManager[BinaryIO] = fsspec.open(place, "rb")
     return opened
+
+
+def shown(file: File) -> str:
+    """Returns how messages name a file: a URL without what may be secret, its user and its query."""
+    place = os.fspath(file)
+    if not is_url(place):
+        return place
+    kind, _, rest = place.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{kind}://{host.rpartition('@')[2]}{slash}{path}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
-from elastic_launcher.integrations.streams.shards import File, lanes_of_files, open_file
+from elastic_launcher.integrations.streams.shards import File, lanes_of_files, open_file, shown
 from elastic_launcher.torch.data.lanes import Decode, Lanes
 
 
@@ -45,22 +45,43 @@ def lanes(
 
 
 def count(file: File) -> int:
-    """Returns the number of samples of a tar file; reads its headers."""
-    with open_file(file) as content, tarfile.open(fileobj=content) as tar:
+    """Returns the number of samples of a tar file; reads its headers.
+
+    Raises:
+        tarfile.ReadError: If it is damaged or was cut off.
+    """
+    with open_file(file) as content, tarfile.open(fileobj=content, tarinfo=_Header) as tar:
         return sum(1 for _ in groupby(_members(tar), key=_key))
 
 
 def _read(file: File, start: int) -> Iterator[dict[str, Any]]:
     """Reads what files hold as they come: a compressed tar file that goes back is read from its beginning again."""
-    with open_file(file) as content, tarfile.open(fileobj=content) as tar:
+    with open_file(file) as content, tarfile.open(fileobj=content, tarinfo=_Header) as tar:
         for number, (key, members) in enumerate(groupby(_members(tar), key=_key)):
             if number >= start:
                 sample: dict[str, Any] = {}
                 for _, name, member in members:
                     if name in sample:
-                        raise ValueError(f"{file} holds sample {key!r} with {name!r} twice; give each its own key")
+                        raise ValueError(
+                            f"{shown(file)} holds sample {key!r} with {name!r} twice; give each its own key"
+                        )
                     sample[name] = _content(tar, member)
                 yield {"__key__": key, **sample}
+
+
+class _Header(tarfile.TarInfo):
+    """A header; tarfile itself takes a damaged or missing one for the end of the file, and samples would be lost."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # the mark of the end
+            raise tarfile.ReadError(
+                f"the tar file is damaged, or was cut off: {error}, where the next file or the end should be"
+            ) from error
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

@@ -26,6 +26,7 @@ class Lanes:
         exact: Whether a lane ends with them.
         decode: Makes a sample of what a lane gives; None where that is the sample.
         block: Samples of a lane that are shuffled among each other.
+        files: What messages call the files that lanes read; empty where they are not known.
     """
 
     open: Open
@@ -33,15 +34,17 @@ class Lanes:
     exact: bool
     decode: Decode | None
     block: int
+    files: str = ""
 
     def __len__(self) -> int:
         return sum(self.lengths)
 
     @property
     def name(self) -> str:
-        """What messages call them; other lengths or blocks make another name."""
+        """What messages call them; other lengths, blocks or files make another name."""
         lengths = zlib.crc32(repr((self.lengths, self.exact)).encode())
-        return f"{len(self.lengths)} lanes (lengths {lengths:08x}, blocks of {self.block})"
+        over = f" over {self.files}" if self.files else ""
+        return f"{len(self.lengths)} lanes (lengths {lengths:08x}, blocks of {self.block}){over}"
 
 
 def lanes(

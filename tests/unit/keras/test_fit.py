@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 import elastic_launcher.keras as elastic
 from elastic_launcher.keras.backend import keras
+from elastic_launcher.keras.variables import Seeds
 from tests.support.keras_models import BATCH, MICRO, build, callbacks, data, use_float64
 
 X, Y = np.random.RandomState(0).randn(10, 6), np.arange(10) % 3
@@ -178,6 +179,36 @@ def test_dropout_draws_again_in_another_step_and_not_in_another_run() -> None:
     first = trained()
     assert first == trained()
     assert len(set(first)) == 4
+
+
+def test_draws_without_a_seed_differ_by_step_and_rank_and_leave_those_outside_of_steps_alone() -> None:
+    def draw() -> float:
+        return float(keras.random.uniform(()))
+
+    def drawn(step: int, rank: int) -> list[float]:
+        seeds.begin(step, rank)
+        with seeds.drawing():
+            first = draw()
+        outside.append(draw())
+        with seeds.drawing():
+            return [first, draw()]
+
+    model, outside = build("adam"), list[float]()
+    keras.utils.set_random_seed(3)
+    expected = [draw() for _ in range(4)]
+    keras.utils.set_random_seed(3)
+    seeds = Seeds(model)
+    once, other_rank, other_step, again = drawn(5, 0), drawn(5, 1), drawn(6, 0), drawn(5, 0)
+    assert once == again
+    assert len({*once, *other_rank, *other_step}) == 6
+    assert outside == expected
+
+
+def test_a_model_without_trainable_weights_is_refused(job: Any) -> None:
+    model = elastic.Model(build("adam"))
+    model.trainable = False
+    with pytest.raises(ValueError, match="the model has no trainable weights: set trainable=True"):
+        model.fit(X, Y)
 
 
 @pytest.mark.parametrize(

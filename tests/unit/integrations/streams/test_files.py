@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.integrations.streams import webdataset
-from elastic_launcher.integrations.streams.shards import deal_out, lanes_of_files
+from elastic_launcher.integrations.streams.shards import deal_out, lanes_of_files, shown
 from elastic_launcher.torch.data.lanes import Lanes
 
 COUNTS = [5, 0, 7, 3, 9, 4]
@@ -96,6 +97,24 @@ def test_what_does_not_fit_together_is_refused(counts: list[int], lanes: int, me
         lanes_of_files(Reads(COUNTS), FILES, counts, lanes=lanes, decode=None, seed=None, shuffle_block=8)
 
 
+def test_ranks_compare_names_and_order_of_files_wherever_these_lie() -> None:
+    """Else one that has globbed them in another order would train on some samples twice, and on others never."""
+
+    def name(files: list[str], seed: int | None = None) -> str:
+        return lanes_of_files(Reads([]), files, [4] * 3, lanes=3, decode=None, seed=seed, shuffle_block=8).name
+
+    files = ["/data/a/0.tar", "/data/b/0.tar", "/data/b/1.tar"]
+    assert name(files) != name(files[::-1]) and name(files) != name(files, 3)
+    assert name(files) == name([file.replace("/data", "/node/2/copy") for file in files])
+    signed = [f"https://host{file}?Signature={{}}{number}" for number, file in enumerate(files)]
+    assert name(files) == name([url.format("x") for url in signed]) == name([url.format("y") for url in signed])
+
+
+def test_messages_name_a_url_without_its_secrets() -> None:
+    assert shown("https://user:secret@host:1/a/b.tar?Signature=secret") == "https://host:1/a/b.tar"
+    assert shown("s3://bucket/a@b.tar") == "s3://bucket/a@b.tar" and shown(Path("a?b.tar")) == "a?b.tar"
+
+
 # -- tar files
 
 
@@ -156,6 +175,25 @@ def test_files_may_be_paths(tmp_path: Path) -> None:
     assert list(webdataset.lanes([file], lanes=1, counts=[3]).open(0, 0, 2)) == [expected(2)]
     with pytest.raises(TypeError, match=r"files is '.*a.tar'; give a list of files"):
         webdataset.lanes(file, lanes=1, counts=[3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("damage", ["between files", "in a header", "in a file", "a header's bytes"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_damaged_tar_file_is_named_and_not_taken_for_a_shorter_one(
+    tmp_path: Path, damage: str, compressed: bool
+) -> None:
+    """Python's tarfile ends without a word there: the last sample would lack files, or samples be lost."""
+    path = Path(write_tar(tmp_path / "a.tar", range(4)))
+    whole = path.read_bytes()
+    at = 1024 * 7  # the second file of the third sample: each has a header and one block
+    cut = {"between files": at, "in a header": at + 100, "in a file": at + 600}.get(damage, len(whole))
+    content = whole[:cut] if cut < len(whole) else whole[: at + 20] + b"\xff" + whole[at + 21 :]
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    reads = (lambda: webdataset.count(path), lambda: list(webdataset.lanes([path], lanes=1, counts=[3]).open(0, 0, 0)))
+    for read in reads:
+        with pytest.raises(tarfile.ReadError, match="damaged, or was cut off|unexpected end of data") as found:
+            read()
+        assert found.value.__notes__ == [f"in reading {path}"]
 
 
 def test_a_sample_with_an_extension_twice_is_refused(tmp_path: Path) -> None:
