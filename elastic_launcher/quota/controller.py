@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from elastic_launcher.hints import HintError
 from elastic_launcher.hints.stores import HintPlace
-from elastic_launcher.quota.hint_document import Written, fixed_by_hand, hint_document, read_written, text_of
+from elastic_launcher.quota.hint_document import Written, hint_document, read_written, text_of, with_entries_by_hand
 from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
@@ -203,8 +203,8 @@ class Controller:
     def _next(self, projects: Projects, world: World, written: Written) -> tuple[Decision, dict[str, Any]]:
         """Returns what follows from the hints that are there, and the hints that say so."""
         now = self.clock()
-        fixed = fixed_by_hand(written.by_hand, world.jobs, now)
-        decision = decide(replace(world, fixed=fixed), projects, written.ledger, now)
+        world = with_entries_by_hand(world, written.by_hand, now)
+        decision = decide(world, projects, written.ledger, now)
         return decision, hint_document(written, decision, projects, now=now)
 
     def _write(self, projects: Projects, world: World) -> Decision:
