@@ -121,7 +121,7 @@ class Event(Mapping[str, Any]):
             return Event(*head, {sys.intern(name): value for name, value in found.items()})  # long files, few names
         except EventError:
             raise
-        except (ValueError, OverflowError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise EventError(f"no event: {line[:80]!r}") from error
 
 

@@ -54,7 +54,7 @@ class Machine:
         jobs = self._jobs.jobs()
         for name, why in sorted(self._jobs.unreadable.items()):
             if self._unreadable.get(name) != why:
-                self._say(f"{name}: its report can't be used: {why}; its last one holds")
+                self._say(f"{name}: its report can't be used: {why}")
         self._unreadable = dict(self._jobs.unreadable)
         return World(gpus, jobs)
 
