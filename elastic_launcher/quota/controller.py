@@ -57,6 +57,7 @@ class ProjectsFile:
         path: Where it is.
         say: Takes a line for the log.
         kept: The document that was in force before this process began, or None if none is known.
+        accept: Raises `QuotaError` for projects that can't be used here.
 
     Attributes:
         in_force: The last good document.
@@ -66,11 +67,18 @@ class ProjectsFile:
         OSError: If it can't be read at first, and none was kept.
     """
 
-    def __init__(self, path: ProjectsPlace, say: Callable[[str], None], kept: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: ProjectsPlace,
+        say: Callable[[str], None],
+        kept: bytes | None = None,
+        accept: Callable[[Projects], object] = lambda _: None,
+    ) -> None:
         self._path = path
         self._say = say
+        self._accept = accept
         self._text = self.in_force = path.read_bytes() if kept is None else kept
-        self._projects = parse_projects(self._text)
+        self._projects = self._parsed(self._text)
         if kept is None:
             self._warn()
         else:
@@ -86,13 +94,18 @@ class ProjectsFile:
             return self._projects
         if text != self._text:
             try:
-                self._projects = parse_projects(text)
+                self._projects = self._parsed(text)
             except QuotaError as error:
                 self._refuse(text, error)
                 return self._projects
             self._text = self.in_force = text
             self._warn()
         return self._projects
+
+    def _parsed(self, text: bytes) -> Projects:
+        projects = parse_projects(text)
+        self._accept(projects)
+        return projects
 
     def _warn(self) -> None:
         for warning in self._projects.warnings:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import ValidationError
+
 from elastic_launcher.hints import Demand, HintError, parse, resolve
 from elastic_launcher.hints.document import API_VERSION, MAX_BYTES, MAX_HINTS, Entry, load
 from elastic_launcher.hints.match import matches
@@ -59,7 +61,7 @@ def read_written(text: str | bytes) -> Written:
     if source.get("kind") == KIND:
         try:
             ledger = ledger_of(source.get("ledger", {}))
-        except (TypeError, ValueError, AttributeError) as error:
+        except ValidationError as error:
             raise HintError(
                 f'"ledger" can\'t be read (source.ledger): {error}; remove "source" from the document'
             ) from error

@@ -303,8 +303,8 @@ def serve_jobs(
 
 def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int | None) -> None:
     jobs.mkdir(parents=True, exist_ok=True)
-    projects = ProjectsFile(path, _say)
-    without_cluster(projects.read())
+    machine = Machine(JobFolder(jobs), gpus, _say)
+    projects = ProjectsFile(path, _say, accept=machine.accept)
     lock = Lock(jobs / LOCK)
     try:
         lock.take()
@@ -313,7 +313,6 @@ def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int |
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    machine = Machine(JobFolder(jobs), gpus, _say)
     place = hint_place(str(jobs / HINTS))
     controller = Controller(projects, machine, place, partial(changes.append, jobs / HISTORY), _say, time.time)
     try:

@@ -145,6 +145,14 @@ def test_a_stale_document_gives_a_job_that_starts_what_is_guaranteed() -> None:
             '{"kind": "elastic-quota", "ledger": {"accounts": {"a": {"x": 1}}}}}',
             '"ledger" can\'t be read',
         ),
+        *(
+            (
+                '{"apiVersion": "elastic-hints/v1", "hints": [], "source": {"kind": "elastic-quota", "ledger": '
+                '{"accounts": {"a": {"project": "nlp", "outstanding": 1, "generation": 1, ' + field + "}}}}}",
+                '"ledger" can\'t be read',
+            )
+            for field in ('"allowed": null', '"allowed": "4"', '"allowed": -1', '"allowed": 1, "leave": 5')
+        ),
     ],
 )
 def test_a_document_that_the_controller_can_not_go_on_from_is_refused(text: str, message: str) -> None:
