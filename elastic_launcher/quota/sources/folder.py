@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.events import EventFollower
 from elastic_launcher.host.layout import Layout
 from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.quota.jobs import Job, job_of
+from elastic_launcher.quota.rounds.ledger import Account
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.report.status import document
 from elastic_launcher.workdir import read_document
@@ -24,14 +26,17 @@ class JobFolder:
 
     Args:
         path: It need not be there.
+        known: What a controller before this one has promised to jobs, by their ids: until its report can be used, a job
+            counts with that.
 
     Attributes:
         unreadable: Why a folder's job could not be read the last time, by the folder's name.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, known: Mapping[str, Account] = MappingProxyType({})) -> None:
         self.unreadable: dict[str, str] = {}
         self._path = path
+        self._known = known
         self._jobs: dict[Path, _Followed] = {}
 
     def jobs(self) -> tuple[Job, ...]:
@@ -52,7 +57,9 @@ class JobFolder:
             try:
                 followed.read()
             except _UNUSABLE as error:
-                kept = "what it holds is not known" if followed.job is None else "its last report holds"
+                if followed.job is None and (account := self._known.get(followed.id)):
+                    followed.job = _as_promised(followed.id, account)
+                kept = "what it holds is not known" if followed.job is None else "what was known of it holds"
                 self.unreadable[followed.name] = f"{_reason(error)}; {kept}"
         newest: dict[str, _Followed] = {}
         for followed in sorted(self._jobs.values(), key=lambda one: -one.last_at):
@@ -64,6 +71,34 @@ class JobFolder:
                     f"{other.name} has the same job, {followed.job.id}, and counts; remove the copy of its folder"
                 )
         return tuple(one.job for one in self._jobs.values() if one.job and newest[one.job.id] is one)
+
+
+def _as_promised(name: str, account: Account) -> Job | None:
+    """Returns a job of which no more is known than what it was promised; None where that is nothing."""
+    size = account.allowed or account.committed
+    if not size:
+        return None
+    return Job(
+        id=name,
+        match={"id": name, "project": account.project},
+        minimum=size,
+        maximum=size,
+        sizes=(size,),
+        priority=0,
+        submitted_at=0.0,
+        held=account.held,
+        following=None,
+        following_generation=None,
+        waits=0.0,
+        speeds={},
+        steps_left=None,
+        start_seconds=None,
+        changes=0,
+        service=0.0,
+        training_since=None,
+        finished=False,
+        reported_at=account.reported_at,
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -84,6 +119,11 @@ class _Followed:
         self._state = JobState()
         self._events = EventFollower(self._layout.events)
         self._broken: Exception | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id; empty where it is not known."""
+        return str(self._id or "")
 
     @property
     def last_at(self) -> float:

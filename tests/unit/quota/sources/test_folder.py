@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.ledger import Account, Ledger
+from elastic_launcher.quota.rounds.round import decide
+from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.folder import JobFolder
 from tests.support import histories
 
@@ -64,11 +68,11 @@ def test_a_job_that_can_not_be_read_keeps_its_last_report_and_is_named(tmp_path:
     for event in events[3:5]:  # what comes after a line that was not read can't be understood
         assert folder.jobs() == before
         assert why in folder.unreadable["bert"]
-        assert folder.unreadable["bert"].endswith("; its last report holds")
+        assert folder.unreadable["bert"].endswith("; what was known of it holds")
         append(work_dir, event.to_line().strip())
     (work_dir / "job.json").write_text("")
     assert folder.jobs() == before
-    assert folder.unreadable["bert"] == "job.json can't be read; its last report holds"
+    assert folder.unreadable["bert"] == "job.json can't be read; what was known of it holds"
 
 
 @pytest.mark.parametrize("config", [[1], {"min_nodes": "2", "max_nodes": 3}, {"match": 5}])
@@ -91,3 +95,15 @@ def test_of_a_folder_and_its_copy_that_counts_in_which_something_happened_last(t
     assert [job.held for job in folder.jobs()] == [2]
     assert list(folder.unreadable) == ["a-copy"]
     assert folder.unreadable["a-copy"].startswith("bert has the same job, bert-20261121-063320-1f2e, and counts")
+
+
+def test_a_job_whose_report_another_controller_could_read_last_counts_with_what_it_was_promised(tmp_path: Path) -> None:
+    work_dir = histories.write_job(histories.write(histories.resized().events[:3], tmp_path / "bert"))
+    append(work_dir, '{"v":99,"kind":"x","time":1,"generation":1}')
+    account = Account("nlp", allowed=3, outstanding=4, generation=7, held=4, reported_at=5.0)
+    folder = JobFolder(tmp_path, {"bert-20261121-063320-1f2e": account})
+    for _ in range(2):
+        (job,) = folder.jobs()
+        assert (job.sizes, job.held, job.finished) == ((3,), 4, False)
+    decision = decide(World(4, (job,)), Projects((Project("nlp"),)), Ledger(7, {job.id: account}), 10.0)
+    assert (decision.grants[0].allowed, decision.grants[0].holds, decision.changes) == (3, 4, ())
