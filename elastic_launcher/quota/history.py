@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from elastic_launcher.host.files import ends_within_a_line
 from elastic_launcher.quota.rounds.round import Change
 
+_KEYS = {"time", *(one.name for one in fields(Change))}
+
 
 def append(path: Path, changes: Iterable[Change], now: float) -> None:
-    """Adds the changes of one round.
+    """Adds the changes of one round, all of them or, on a full disk, none.
 
     Args:
         path: The file; made if it is not there.
@@ -23,9 +26,15 @@ def append(path: Path, changes: Iterable[Change], now: float) -> None:
     Raises:
         OSError: If the file can't be written.
     """
-    with open(path, "a+b") as file:
-        torn = ends_within_a_line(file.fileno())
-        file.write(b"\n" * torn + lines_of(changes, now).encode())
+    with open(path, "a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        left = b"\n" * ends_within_a_line(file.fileno()) + lines_of(changes, now).encode()
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:
@@ -48,13 +57,13 @@ def lines_of(changes: Iterable[Change], now: float) -> str:
 
 
 def rows_of(text: str) -> list[Mapping[str, Any]]:
-    """Returns the changes of a text; a line that a full disk or a power failure has torn is left out."""
+    """Returns the changes of a text; what a full disk, a power failure or an editor has made of others is left out."""
     rows: list[Mapping[str, Any]] = []
     for line in text.split("\n"):  # not splitlines(): a name may have other ends of lines
         try:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict):
+        if isinstance(row, dict) and row.keys() >= _KEYS and isinstance(row["time"], (int, float)):
             rows.append(row)
     return rows

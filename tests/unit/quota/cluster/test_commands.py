@@ -14,6 +14,8 @@ from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
 from elastic_launcher.quota.cluster import commands
 from elastic_launcher.quota.cluster.serve import Served
+from elastic_launcher.quota.history import lines_of
+from elastic_launcher.quota.rounds.round import Change
 from tests.support.fake_cluster import FakeCluster
 
 HINTS = Reference("quota", "gpu-hints")
@@ -56,7 +58,12 @@ def test_hints_of_a_cluster_are_in_a_configmap(served: list[Served]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "rows"), [(None, []), ({}, []), ({"history.jsonl": '{"job": "a"}\n{"job": "b"}\n'}, ["a", "b"])]
+    ("data", "rows"),
+    [
+        (None, []),
+        ({}, []),
+        ({"history.jsonl": lines_of([Change(job, "nlp", 0, 1, "free", "") for job in "ab"], 1.0)}, ["a", "b"]),
+    ],
 )
 def test_the_history_beside_the_hints_is_read(
     data: dict[str, str] | None, rows: list[str], monkeypatch: pytest.MonkeyPatch
