@@ -161,6 +161,10 @@ class Plan:
     pauses_until: float | None = None
 
 
+AHEAD = 10**6
+"""A job that says it follows hints by more than so many generations newer than the ledger's is not believed."""
+
+
 class _Stored(Struct):
     """A ledger as it is stored."""
 
@@ -218,6 +222,20 @@ def allowed_by_project(accounts: Iterable[Account], rigid: Mapping[str, int]) ->
     for account in accounts:
         allowed[account.project] = allowed.get(account.project, 0) + account.counted
     return allowed
+
+
+def caught_up(ledger: Ledger, jobs: Iterable[Job]) -> Ledger:
+    """Returns the ledger under the newest generation that jobs follow: they ignore what has an older one.
+
+    The hints, with the ledger in them, may have been emptied, or an old copy put in their place.
+
+    Args:
+        ledger: The promises so far.
+        jobs: The reports.
+    """
+    seen = (job.following_generation or 0 for job in jobs)
+    newest = max((one for one in seen if one <= ledger.generation + AHEAD), default=0)
+    return ledger if newest <= ledger.generation else replace(ledger, generation=newest)
 
 
 def set_back(ledger: Ledger, now: float) -> Ledger:

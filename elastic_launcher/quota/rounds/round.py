@@ -18,7 +18,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.guarantees import guaranteed_of
-from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, set_back, settle
+from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, caught_up, set_back, settle
 from elastic_launcher.quota.rounds.members import Member, members_of, targets_of_deaf, without_stuck
 from elastic_launcher.quota.rounds.reasons import After, Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
@@ -127,7 +127,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     targets = replace(targets, gpus=MappingProxyType({**targets.gpus, **deaf}))
     reasons = Reasons(world, projects, replace(ledger, plan=plan), targets)
     accounts = dict(ledger.accounts)
-    generation = ledger.generation + 1
+    generation = caught_up(ledger, world.jobs).generation + 1
     hints = _Hints(accounts, generation, now, [])
     _shrink(members, targets, hints, reasons)
     if not world.stale:

@@ -44,6 +44,17 @@ def test_a_borrower_shrinks_for_an_owner_and_the_owner_gets_its_guarantee() -> N
     assert cluster.grants["owner"].allowed == 2
 
 
+def test_hints_that_were_emptied_are_written_under_a_generation_that_jobs_do_not_ignore() -> None:
+    jobs = (
+        report_of("bert", held=2, following=2, following_generation=50),
+        report_of("gpt", following_generation=None),
+    )
+    assert decide(World(4, jobs), TWO, Ledger(), 1000.0).ledger.generation == 51
+    assert decide(World(4, jobs), TWO, Ledger(60), 1000.0).ledger.generation == 61
+    absurd = report_of("bert", following=2, following_generation=2**62)
+    assert decide(World(4, (absurd,)), TWO, Ledger(60), 1000.0).ledger.generation == 61
+
+
 def test_a_guarantee_is_met_in_time_after_the_clock_was_set_back() -> None:
     cluster = Cluster(TWO, 4)
     cluster.submit("borrower", "nlp", 1, 4)
