@@ -67,6 +67,10 @@ class EventVersionError(EventError):
     """Events of a later version than this one knows."""
 
 
+class EventFieldError(EventError):
+    """An event with a field that is missing or of another type; the message names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event(Mapping[str, Any]):
     """Something that happened; its fields are its items.
@@ -121,11 +125,11 @@ class Event(Mapping[str, Any]):
             if not math.isfinite(head[1]):
                 raise ValueError("no time")
             if head[0] in _KNOWN and (wrong := wrong_field(found, head[0])):
-                raise EventError(f"{head[0]}: {wrong}")
+                raise EventFieldError(f"{head[0]}: {wrong}")
             return Event(*head, {sys.intern(name): value for name, value in found.items()})  # long files, few names
         except EventError:
             raise
-        except (ValueError, OverflowError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise EventError(f"no event: {line[:80]!r}") from error
 
 
@@ -233,6 +237,9 @@ class EventLog:
             self._file = None
 
 
+LeftOut = Callable[[int, EventError], object]
+
+
 class EventFollower:
     """Reads a file of events, which need not be there yet, as it grows; one that takes its place from the beginning.
 
@@ -246,8 +253,11 @@ class EventFollower:
         self._rest = b""
         self._file = 0  # the number of the file that was read
 
-    def poll(self) -> list[Event]:
+    def poll(self, left_out: LeftOut = lambda *_: None) -> list[Event]:
         """Returns the events that came since the last call.
+
+        Args:
+            left_out: Takes the number, from 1, and the error of each new line that is left out.
 
         Raises:
             EventVersionError: If a line is of a version that can't be read.
@@ -265,7 +275,7 @@ class EventFollower:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return list(_events(lines))
+        return list(_events(lines, left_out))
 
 
 def read_last(path: Path, size: int = 1 << 16) -> list[Event]:
@@ -284,7 +294,7 @@ def read_last(path: Path, size: int = 1 << 16) -> list[Event]:
         return []
 
 
-def _events(lines: Iterable[bytes], left_out: Callable[[int, EventError], object] = lambda *_: None) -> Iterator[Event]:
+def _events(lines: Iterable[bytes], left_out: LeftOut = lambda *_: None) -> Iterator[Event]:
     """Reads lines; one that a full disk or a power failure has torn, or that someone edited, is left out."""
     for number, line in enumerate(lines, 1):
         try:

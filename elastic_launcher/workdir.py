@@ -234,7 +234,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Returns a small document; an empty one where it can't be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

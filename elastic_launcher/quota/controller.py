@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from elastic_launcher.hints import HintError
 from elastic_launcher.hints.stores import HintPlace
-from elastic_launcher.quota.hint_document import Written, fixed_by_hand, hint_document, read_written, text_of
+from elastic_launcher.quota.hint_document import Written, hint_document, read_written, text_of, with_entries_by_hand
 from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
@@ -57,6 +57,7 @@ class ProjectsFile:
         path: Where it is.
         say: Takes a line for the log.
         kept: The document that was in force before this process began, or None if none is known.
+        accept: Raises `QuotaError` for projects that can't be used here.
 
     Attributes:
         in_force: The last good document.
@@ -66,11 +67,18 @@ class ProjectsFile:
         OSError: If it can't be read at first, and none was kept.
     """
 
-    def __init__(self, path: ProjectsPlace, say: Callable[[str], None], kept: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: ProjectsPlace,
+        say: Callable[[str], None],
+        kept: bytes | None = None,
+        accept: Callable[[Projects], object] = lambda _: None,
+    ) -> None:
         self._path = path
         self._say = say
+        self._accept = accept
         self._text = self.in_force = path.read_bytes() if kept is None else kept
-        self._projects = parse_projects(self._text)
+        self._projects = self._parsed(self._text)
         if kept is None:
             self._warn()
         else:
@@ -86,13 +94,18 @@ class ProjectsFile:
             return self._projects
         if text != self._text:
             try:
-                self._projects = parse_projects(text)
+                self._projects = self._parsed(text)
             except QuotaError as error:
                 self._refuse(text, error)
                 return self._projects
             self._text = self.in_force = text
             self._warn()
         return self._projects
+
+    def _parsed(self, text: bytes) -> Projects:
+        projects = parse_projects(text)
+        self._accept(projects)
+        return projects
 
     def _warn(self) -> None:
         for warning in self._projects.warnings:
@@ -203,8 +216,8 @@ class Controller:
     def _next(self, projects: Projects, world: World, written: Written) -> tuple[Decision, dict[str, Any]]:
         """Returns what follows from the hints that are there, and the hints that say so."""
         now = self.clock()
-        fixed = fixed_by_hand(written.by_hand, world.jobs, now)
-        decision = decide(replace(world, fixed=fixed), projects, written.ledger, now)
+        world = with_entries_by_hand(world, written.by_hand, now)
+        decision = decide(world, projects, written.ledger, now)
         return decision, hint_document(written, decision, projects, now=now)
 
     def _write(self, projects: Projects, world: World) -> Decision:

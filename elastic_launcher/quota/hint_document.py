@@ -7,17 +7,20 @@ by hand stay as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import ValidationError
+
 from elastic_launcher.hints import Demand, HintError, parse, resolve
-from elastic_launcher.hints.document import API_VERSION, MAX_BYTES, MAX_HINTS, load
-from elastic_launcher.quota.jobs import Job
+from elastic_launcher.hints.document import API_VERSION, MAX_BYTES, MAX_HINTS, Entry, load
+from elastic_launcher.hints.match import matches
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.ledger import Ledger, ledger_of
 from elastic_launcher.quota.rounds.round import Decision, Grant
+from elastic_launcher.quota.rounds.world import Bound, World
 
 KIND = "elastic-quota"
 _DIVIDE = "divide the namespaces among several controllers (--namespace)"
@@ -58,41 +61,51 @@ def read_written(text: str | bytes) -> Written:
     if source.get("kind") == KIND:
         try:
             ledger = ledger_of(source.get("ledger", {}))
-        except (TypeError, ValueError, AttributeError) as error:
+        except ValidationError as error:
             raise HintError(
                 f'"ledger" can\'t be read (source.ledger): {error}; remove "source" from the document'
             ) from error
-    by_hand = tuple(row for row in found.get("hints", []) if not _is_own(row, ledger))
+    by_hand = tuple(row for row in found.get("hints", []) if not _is_own(row, ledger.accounts))
     generation = max(ledger.generation, int(found.get("generation") or 0))
     return Written(replace(ledger, generation=generation), found.get("hints"), by_hand, found.get("defaults"))
 
 
-def _is_own(row: Mapping[str, Any], ledger: Ledger) -> bool:
+def _is_own(row: Mapping[str, Any], jobs: Container[str]) -> bool:
+    """Returns whether an entry is the controller's, or takes the place of its entry for one of the jobs."""
     match = row.get("match", {})
-    return set(match) == {"id"} and match["id"] in ledger.accounts and "priority" not in row
+    return set(match) == {"id"} and match["id"] in jobs and "priority" not in row
 
 
-def fixed_by_hand(rows: Iterable[Mapping[str, Any]], jobs: Iterable[Job], now: float) -> dict[str, int]:
-    """Returns what entries written by hand give to jobs, where these win over the controller's.
+def with_entries_by_hand(world: World, rows: Sequence[Mapping[str, Any]], now: float) -> World:
+    """Returns the world with what entries written by hand say, as the jobs will follow it.
 
-    An entry wins if it names the job by ``id`` and has a priority above 0.
+    An entry fixes a job that follows it rather than the controller's own entry: one that has other keys beside the
+    ``id``, that comes first of two alike, or that matches by ``id`` with a priority above 0, which the own entry then
+    repeats. Other entries bound the jobs that they match, by their limits.
 
     Args:
+        world: What is there.
         rows: The entries.
-        jobs: The jobs.
         now: Seconds since the epoch.
     """
-    winning = [row for row in rows if "id" in row.get("match", {}) and int(row.get("priority", 0)) > 0]
-    if not winning:
-        return {}
-    document = parse(json.dumps({"apiVersion": API_VERSION, "hints": winning}))
-    fixed = {}
-    for job in jobs:
+    names = {job.id for job in world.jobs}
+    rows = [row for row in rows if not _is_own(row, names)]
+    if not rows:
+        return world
+    document = parse(json.dumps({"apiVersion": API_VERSION, "hints": rows}))
+    fixed, limits = dict(world.fixed), []
+    for job in world.jobs:
+        repeated = any(
+            "id" in entry.match and entry.priority > 0 and matches(entry.match, job.match) for entry in document.entries
+        )
+        own = () if repeated else (Entry("", {"id": job.id}, job.maximum),)
         demand = Demand(job.match, job.minimum, job.maximum)
-        found = resolve(document, demand, now=now, starting=False)
+        found = resolve(replace(document, entries=(*document.entries, *own)), demand, now=now, starting=False)
         if found.matched:
             fixed[job.id] = job.usable(found.nodes)
-    return fixed
+        elif found.limit is not None:
+            limits.append(Bound(f"the limit written by hand for {job.id}", frozenset({job.id}), found.limit))
+    return replace(world, fixed=fixed, bounds=(*world.bounds, *limits))
 
 
 def hint_document(written: Written, decision: Decision, projects: Projects, *, now: float) -> dict[str, Any]:
@@ -111,6 +124,7 @@ def hint_document(written: Written, decision: Decision, projects: Projects, *, n
         HintError: If more jobs have GPUs than a document has entries.
     """
     ledger, grants = decision.ledger, decision.grants
+    written = replace(written, by_hand=tuple(row for row in written.by_hand if not _is_own(row, ledger.accounts)))
     document = _document(written, ledger, grants, projects, now)
     if _size(_short(document)) <= MAX_BYTES:
         return document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ _LATEST = 1e11
 
 
 def append(path: Path, changes: Iterable[Change], now: float) -> None:
-    """Adds the changes of one round.
+    """Adds the changes of one round, all of them or, on a full disk, none.
 
     Args:
         path: The file; made if it is not there.
@@ -26,9 +27,15 @@ def append(path: Path, changes: Iterable[Change], now: float) -> None:
     Raises:
         OSError: If the file can't be written.
     """
-    with open(path, "a+b") as file:
-        torn = ends_within_a_line(file.fileno())
-        file.write(b"\n" * torn + lines_of(changes, now).encode())
+    with open(path, "a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        left = b"\n" * ends_within_a_line(file.fileno()) + lines_of(changes, now).encode()
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:

@@ -33,6 +33,9 @@ from elastic_launcher.quota.yaml_text import Loaded, load
 API_VERSION = "elastic-quota/v1"
 MAX_PROJECTS = 1000
 MAX_WEIGHT = 10**6
+SAFE_TTL = 60.0
+"""Seconds that hints have to hold at least: they are renewed by the first round after a third of that, of which there
+is one every 30 s if nothing changes."""
 DEFAULT_PROJECT = "default"
 """The project of jobs that no project matches, if the document does not name another one."""
 REFUSE = "refuse"
@@ -304,6 +307,9 @@ def _refuse_same_matches(projects: Sequence[Project], rows: Sequence[Mapping[str
 
 
 def _warnings(parsed: Projects, loaded: Loaded) -> Iterator[str]:
+    if parsed.ttl_seconds < SAFE_TTL:
+        line, ttl = loaded.line("ttlSeconds"), f"{parsed.ttl_seconds:g}"
+        yield f"line {line}: hints expire between two rounds after {ttl} s (ttlSeconds); {SAFE_TTL:g} or more is safe"
     shared = "when not all of them are there, they are shared in proportion"
     top = sum(project.guaranteed for project in parsed.projects if project.parent is None)
     gpus = parsed.capacity.gpus if parsed.capacity is not None else None

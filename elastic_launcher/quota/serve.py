@@ -33,6 +33,15 @@ class Machine:
         self._say = say
         self._unreadable: dict[str, str] = {}
 
+    def accept(self, document: Projects) -> None:
+        """Does nothing with projects that can be used here.
+
+        Raises:
+            QuotaError: If the document counts on what only a cluster has, or nothing says how many GPUs there are.
+        """
+        refuse_autoscale(without_cluster(document))
+        gpus_of(document, self._gpus)
+
     def projects(self, document: Projects) -> Projects:
         """Returns the projects of the document.
 
@@ -49,12 +58,11 @@ class Machine:
             QuotaError: If nothing says how many GPUs there are, or they are to come and go.
         """
         gpus = gpus_of(projects, self._gpus)
-        if projects.capacity is not None and projects.capacity.autoscale is not None:
-            raise QuotaError('"capacity.autoscale" is for a cluster: a machine has the GPUs that it has; leave it out')
+        refuse_autoscale(projects)
         jobs = self._jobs.jobs()
         for name, why in sorted(self._jobs.unreadable.items()):
             if self._unreadable.get(name) != why:
-                self._say(f"{name}: its report can't be used: {why}; its last one holds")
+                self._say(f"{name}: its report can't be used: {why}")
         self._unreadable = dict(self._jobs.unreadable)
         return World(gpus, jobs)
 
@@ -82,6 +90,16 @@ def without_cluster(document: Projects) -> Projects:
         keys = ", ".join(f"capacity.{key}" for key in document.capacity.others)
         raise QuotaError(f"{keys}: only the controller of a cluster can read that (--kubernetes); leave it out here")
     return document
+
+
+def refuse_autoscale(document: Projects) -> None:
+    """Refuses a document with which machines are to come and go.
+
+    Raises:
+        QuotaError: If it is one.
+    """
+    if document.capacity is not None and document.capacity.autoscale is not None:
+        raise QuotaError('"capacity.autoscale" is for a cluster: a machine has the GPUs that it has; leave it out')
 
 
 def serve(controller: Controller, watched: Callable[[], object], stop: threading.Event) -> None:

@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +17,15 @@ import typer
 from elastic_launcher.cli.job_argument import refuse
 from elastic_launcher.cli.quota.shared import AsJson, read_projects, show_table, usage_errors
 from elastic_launcher.cli.quota.simulate import simulate_trace
-from elastic_launcher.hints.stores import hint_place
+from elastic_launcher.hints import HintError
+from elastic_launcher.hints.stores import HintPlace, hint_place
 from elastic_launcher.host.lock import Lock, LockHeld
 from elastic_launcher.quota import history as changes
 from elastic_launcher.quota.controller import Controller, ProjectsFile
 from elastic_launcher.quota.hint_document import read_written
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.projects import Projects, QuotaError
-from elastic_launcher.quota.rounds.ledger import Ledger
+from elastic_launcher.quota.rounds.ledger import Account, Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.serve import Machine, gpus_of, marks, serve, without_cluster
@@ -303,8 +304,9 @@ def serve_jobs(
 
 def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int | None) -> None:
     jobs.mkdir(parents=True, exist_ok=True)
-    projects = ProjectsFile(path, _say)
-    without_cluster(projects.read())
+    place = hint_place(str(jobs / HINTS))
+    machine = Machine(JobFolder(jobs, _promised(place)), gpus, _say)
+    projects = ProjectsFile(path, _say, accept=machine.accept)
     lock = Lock(jobs / LOCK)
     try:
         lock.take()
@@ -313,8 +315,6 @@ def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int |
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    machine = Machine(JobFolder(jobs), gpus, _say)
-    place = hint_place(str(jobs / HINTS))
     controller = Controller(projects, machine, place, partial(changes.append, jobs / HISTORY), _say, time.time)
     try:
         with _metrics(metrics_port, controller):
@@ -322,6 +322,14 @@ def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int |
             serve(controller, marks(jobs, path, jobs / HINTS), stop)
     finally:
         lock.release()
+
+
+def _promised(place: HintPlace) -> Mapping[str, Account]:
+    """Returns what jobs were promised by the hints that are there; nothing where they can't be read, as rounds say."""
+    try:
+        return read_written(place.read()).ledger.accounts
+    except (OSError, HintError):
+        return {}
 
 
 def _metrics(port: int | None, controller: Controller) -> contextlib.AbstractContextManager[None]:

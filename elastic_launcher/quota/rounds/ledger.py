@@ -7,13 +7,15 @@ earlier hint. A lower number frees GPUs only when the job reports that it follow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, convert
 
 from elastic_launcher.quota.jobs import Job
 
-T = TypeVar("T", "Account", "Plan")
+_Count = Annotated[int, Meta(ge=0)]
 ENDED = "it has ended"
 BRIEF = 600.0
 """A growth that is taken back within so many seconds has been brief."""
@@ -48,19 +50,19 @@ class Account:
     """
 
     project: str
-    allowed: int
-    outstanding: int
-    generation: int
-    held: int = 0
+    allowed: _Count
+    outstanding: _Count
+    generation: _Count
+    held: _Count = 0
     reported_at: float = 0.0
     grown_at: float | None = None
     shrunk_at: float | None = None
     reclaim_by: float | None = None
     reason: str = ""
-    overdue: int = 0
+    overdue: _Count = 0
     note: str = ""
-    awaited: int = 0
-    brief: int = 0
+    awaited: _Count = 0
+    brief: _Count = 0
     leave: tuple[int, ...] = ()
 
     @property
@@ -153,10 +155,22 @@ class Plan:
         pauses_until: Until when it has no more GPUs than are there; None if it may.
     """
 
-    gpus: int
-    there: int
+    gpus: _Count
+    there: _Count
     waits_since: float | None = None
     pauses_until: float | None = None
+
+
+AHEAD = 10**6
+"""A job that says it follows hints by more than so many generations newer than the ledger's is not believed."""
+
+
+class _Stored(Struct):
+    """A ledger as it is stored."""
+
+    generation: _Count = 0
+    accounts: dict[str, Account] = {}
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +204,16 @@ def _as_json(account: Account) -> dict[str, Any]:
     return row
 
 
-def _read(kind: type[T], row: Mapping[str, Any]) -> T:
-    """Returns an account or a plan; fields of a later controller are left out."""
-    known = {one.name for one in fields(kind)}
-    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
-    return kind(**{name: value for name, value in {**row, **lists}.items() if name in known})
-
-
 def ledger_of(found: Mapping[str, Any]) -> Ledger:
     """Returns the ledger that ``as_json`` made.
 
+    Fields of a later controller are left out.
+
     Raises:
-        TypeError: If a field is missing.
+        ValidationError: If a field is missing, or is not what it must be.
     """
-    accounts = {str(name): _read(Account, row) for name, row in found.get("accounts", {}).items()}
-    plan = _read(Plan, found["plan"]) if "plan" in found else None
-    return Ledger(int(found.get("generation", 0)), MappingProxyType(accounts), plan)
+    read = convert(found, _Stored)
+    return Ledger(read.generation, MappingProxyType(read.accounts), read.plan)
 
 
 def allowed_by_project(accounts: Iterable[Account], rigid: Mapping[str, int]) -> dict[str, int]:
@@ -214,6 +222,47 @@ def allowed_by_project(accounts: Iterable[Account], rigid: Mapping[str, int]) ->
     for account in accounts:
         allowed[account.project] = allowed.get(account.project, 0) + account.counted
     return allowed
+
+
+def caught_up(ledger: Ledger, jobs: Iterable[Job]) -> Ledger:
+    """Returns the ledger under the newest generation that jobs follow: they ignore what has an older one.
+
+    The hints, with the ledger in them, may have been emptied, or an old copy put in their place.
+
+    Args:
+        ledger: The promises so far.
+        jobs: The reports.
+    """
+    seen = (job.following_generation or 0 for job in jobs)
+    newest = max((one for one in seen if one <= ledger.generation + AHEAD), default=0)
+    return ledger if newest <= ledger.generation else replace(ledger, generation=newest)
+
+
+def set_back(ledger: Ledger, now: float) -> Ledger:
+    """Returns the ledger as it is by a clock that was set back since: nothing in it happened later than now.
+
+    Else reports would count as older than the last one, and waits would last, until that time has come again.
+
+    Args:
+        ledger: The promises so far.
+        now: Seconds since the epoch.
+    """
+    return replace(
+        ledger, accounts=MappingProxyType({name: _set_back(one, now) for name, one in ledger.accounts.items()})
+    )
+
+
+def _set_back(account: Account, now: float) -> Account:
+    if account.reported_at > now:
+        account = replace(account, reported_at=now)
+    ahead = account.changed_at - now
+    if ahead <= 0:
+        return account
+    grown_at, shrunk_at, reclaim_by = (
+        None if moment is None else moment - ahead
+        for moment in (account.grown_at, account.shrunk_at, account.reclaim_by)
+    )
+    return replace(account, grown_at=grown_at, shrunk_at=shrunk_at, reclaim_by=reclaim_by)
 
 
 def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], patience: float) -> Ledger:

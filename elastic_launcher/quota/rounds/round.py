@@ -18,7 +18,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.guarantees import guaranteed_of
-from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
+from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, caught_up, set_back, settle
 from elastic_launcher.quota.rounds.members import Member, members_of, targets_of_deaf, without_stuck
 from elastic_launcher.quota.rounds.reasons import After, Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
@@ -115,7 +115,8 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     older = (job.id for job in world.jobs if job.id in owners and "id" not in job.match and not job.finished)
     refused |= dict.fromkeys(older, _TOO_OLD)
     world = _without(world, [job for job in world.jobs if job.id in refused], owners)
-    ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
+    seen = (replace(job, reported_at=min(job.reported_at, now)) for job in world.jobs)  # by clocks of their own
+    ledger = settle(set_back(ledger, now), seen, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
     around, elastic = without_stuck(world, members)
     plan = plan_of(around, projects, elastic, ledger, now)
@@ -126,7 +127,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     targets = replace(targets, gpus=MappingProxyType({**targets.gpus, **deaf}))
     reasons = Reasons(world, projects, replace(ledger, plan=plan), targets)
     accounts = dict(ledger.accounts)
-    generation = ledger.generation + 1
+    generation = caught_up(ledger, world.jobs).generation + 1
     hints = _Hints(accounts, generation, now, [])
     _shrink(members, targets, hints, reasons)
     if not world.stale:

@@ -15,9 +15,10 @@ from elastic_launcher.hints.stores import FilePlace
 from elastic_launcher.quota.controller import Controller, ProjectsFile
 from elastic_launcher.quota.history import append, read
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Projects, QuotaError
+from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.serve import serve
+from elastic_launcher.quota.serve import Machine, serve
+from elastic_launcher.quota.sources.folder import JobFolder
 from tests.support.quota_jobs import job
 
 DOCUMENT = "apiVersion: elastic-quota/v1\nttlSeconds: 90\nprojects:\n- {name: nlp, guaranteed: 2}\n"
@@ -145,6 +146,23 @@ def test_the_last_good_projects_document_holds_and_a_broken_one_is_said_once(ser
     served.projects.write_text(DOCUMENT.replace("2}", "3}"))
     served.controller.round()
     assert served.document()["hints"][0]["gpus"]["guaranteed"] == 3
+
+
+@pytest.mark.parametrize("capacity", ["", "capacity: {kueue: {}}\n", "capacity: {autoscale: {max: 8}}\n"])
+def test_a_projects_document_that_a_machine_can_not_use_leaves_the_last_good_one_in_force(
+    tmp_path: Path, capacity: str
+) -> None:
+    path, said = tmp_path / "projects.yaml", list[str]()
+    path.write_text(DOCUMENT + capacity)
+    machine = Machine(JobFolder(tmp_path), None, said.append)
+    with pytest.raises(QuotaError):
+        ProjectsFile(path, said.append, accept=machine.accept)
+    path.write_text(DOCUMENT + "capacity: {gpus: 4}\n")
+    projects = ProjectsFile(path, said.append, accept=machine.accept)
+    path.write_text(DOCUMENT + capacity)
+    for _ in range(2):
+        assert projects.read().capacity == Capacity(gpus=4)
+    assert [line.endswith("the last good document stays in force") for line in said] == [True]
 
 
 def test_hints_that_somebody_broke_are_left_alone_and_said_once(served: Served) -> None:

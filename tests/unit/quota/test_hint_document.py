@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.hints import Demand, HintError, parse, resolve
-from elastic_launcher.quota.hint_document import fixed_by_hand, hint_document, read_written
+from elastic_launcher.quota.hint_document import hint_document, read_written, with_entries_by_hand
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects
 from elastic_launcher.quota.rounds.ledger import Plan
 from elastic_launcher.quota.rounds.round import Decision, decide
@@ -22,8 +22,8 @@ NOW = 1000.0
 
 def made(text: str, *jobs: Any, now: float = NOW, projects: Projects = PROJECTS) -> tuple[Decision, str]:
     written = read_written(text)
-    fixed = fixed_by_hand(written.by_hand, jobs, now)
-    decision = decide(World(4, jobs, fixed=fixed), projects, written.ledger, now)
+    world = with_entries_by_hand(World(4, jobs), written.by_hand, now)
+    decision = decide(world, projects, written.ledger, now)
     return decision, json.dumps(hint_document(written, decision, projects, now=now))
 
 
@@ -111,6 +111,26 @@ def test_entries_written_by_hand_stay_and_win_if_they_name_the_job_with_a_priori
     assert (found["generation"], found["hints"][:2]) == (42, [by_hand, other])
 
 
+@pytest.mark.parametrize(
+    ("entry", "gets"),
+    [
+        ({"match": {"id": "bert", "project": "nlp"}, "gpus": {"allowed": 3}}, 3),
+        ({"match": {"id": "bert", "project": "*"}, "priority": 0, "gpus": {"allowed": 3}}, 3),
+        ({"match": {"id": "bert"}, "priority": 0, "gpus": {"allowed": 3}}, 3),
+        ({"match": {"id": "bert"}, "priority": -1, "gpus": {"allowed": 3}}, 2),
+        ({"match": {"id": "bert"}, "gpus": {"allowed": 3}}, 2),
+        ({"match": {"project": "nlp"}, "priority": 9, "gpus": {"allowed": 3}}, 2),
+        ({"match": {"project": "nlp"}, "gpus": {"allowed": 1, "limit": 1}}, 1),
+    ],
+)
+def test_the_controller_counts_what_a_job_makes_of_entries_written_by_hand(entry: dict[str, Any], gets: int) -> None:
+    jobs = job("bert"), job("resnet", "vision")
+    decision, text = made(json.dumps({"apiVersion": "elastic-hints/v1", "hints": [entry]}), *jobs)
+    follows = {one.id: resolve(parse(text), Demand(one.match, 1, 4), now=NOW, starting=False).nodes for one in jobs}
+    assert follows == {grant.job: grant.allowed for grant in decision.grants}
+    assert follows == {"bert": gets, "resnet": min(3, 4 - gets)}
+
+
 def test_a_stale_document_gives_a_job_that_starts_what_is_guaranteed() -> None:
     _, text = made("", job("bert"))
     assert resolve(parse(text), Demand({"id": "bert"}, 1, 8), now=NOW + 61, starting=True).nodes == 2
@@ -124,6 +144,14 @@ def test_a_stale_document_gives_a_job_that_starts_what_is_guaranteed() -> None:
             '{"apiVersion": "elastic-hints/v1", "hints": [], "source": '
             '{"kind": "elastic-quota", "ledger": {"accounts": {"a": {"x": 1}}}}}',
             '"ledger" can\'t be read',
+        ),
+        *(
+            (
+                '{"apiVersion": "elastic-hints/v1", "hints": [], "source": {"kind": "elastic-quota", "ledger": '
+                '{"accounts": {"a": {"project": "nlp", "outstanding": 1, "generation": 1, ' + field + "}}}}}",
+                '"ledger" can\'t be read',
+            )
+            for field in ('"allowed": null', '"allowed": "4"', '"allowed": -1', '"allowed": 1, "leave": 5')
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,17 @@ def test_a_line_that_is_no_change_is_left_out(tmp_path: Path, line: str) -> None
     path.write_text(f"{line}\n")
     append(path, [_change("gpt")], 3.0)
     assert [row["job"] for row in read(path)] == ["gpt"]
+
+
+def test_changes_that_a_full_disk_has_no_room_for_are_there_once_when_it_has_some(tmp_path: Path) -> None:
+    path, changes = tmp_path / "history.jsonl", [_change("bert"), _change("gpt"), _change("vit")]
+    append(path, changes[:1], 1.0)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * path.stat().st_size + 9, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append(path, changes[1:], 2.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    append(path, changes[1:], 2.0)
+    assert [row["job"] for row in read(path)] == ["bert", "gpt", "vit"]

@@ -168,6 +168,10 @@ SHARED = "when not all of them are there, they are shared in proportion"
 @pytest.mark.parametrize(
     ("lines", "warnings"),
     [
+        (
+            ("ttlSeconds: 20", "projects: [{name: nlp}]"),
+            ["line 2: hints expire between two rounds after 20 s (ttlSeconds); 60 or more is safe"],
+        ),
         (("projects:", "- {name: a, guaranteed: 4}", "- {name: b, guaranteed: 4}", "capacity: {gpus: 8}"), []),
         (
             ("projects:", "- {name: a, guaranteed: 4}", "- {name: b, guaranteed: 4}", "capacity:", "  gpus: 7"),

@@ -44,6 +44,32 @@ def test_a_borrower_shrinks_for_an_owner_and_the_owner_gets_its_guarantee() -> N
     assert cluster.grants["owner"].allowed == 2
 
 
+def test_hints_that_were_emptied_are_written_under_a_generation_that_jobs_do_not_ignore() -> None:
+    jobs = (
+        report_of("bert", held=2, following=2, following_generation=50),
+        report_of("gpt", following_generation=None),
+    )
+    assert decide(World(4, jobs), TWO, Ledger(), 1000.0).ledger.generation == 51
+    assert decide(World(4, jobs), TWO, Ledger(60), 1000.0).ledger.generation == 61
+    absurd = report_of("bert", following=2, following_generation=2**62)
+    assert decide(World(4, (absurd,)), TWO, Ledger(60), 1000.0).ledger.generation == 61
+
+
+def test_a_guarantee_is_met_in_time_after_the_clock_was_set_back() -> None:
+    cluster = Cluster(TWO, 4)
+    cluster.submit("borrower", "nlp", 1, 4)
+    cluster.settle()
+    cluster.submit("owner", "vision", 2, 2)
+    cluster.round()
+    cluster.now -= 600
+    cluster.follow()
+    cluster.round()
+    assert (cluster.grants["owner"].allowed, cluster.promised()) == (2, 4)
+    cluster.jobs.pop("owner")
+    cluster.wait(120)
+    assert cluster.jobs["borrower"].held == 4
+
+
 def test_what_an_older_job_holds_that_reads_no_entry_of_its_own_counts_as_its_projects_and_is_not_taken() -> None:
     nodes = [{"node": number, "phase": "training", "members": [number]} for number in (1, 2, 3)]
     report = {"job": "bert-1f2e", "name": "bert", "state": "running", "started": 1.0, "seconds": 60.0, "step": 5}
