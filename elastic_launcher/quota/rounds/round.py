@@ -115,7 +115,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     older = (job.id for job in world.jobs if job.id in owners and "id" not in job.match and not job.finished)
     refused |= dict.fromkeys(older, _TOO_OLD)
     world = _without(world, [job for job in world.jobs if job.id in refused], owners)
-    seen = (replace(job, reported_at=min(job.reported_at, now)) for job in world.jobs)  # by clocks of their own
+    seen = (job if job.reported_at <= now else replace(job, reported_at=now) for job in world.jobs)  # by own clocks
     ledger = settle(set_back(ledger, now), seen, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
     around, elastic = without_stuck(world, members)
