@@ -16,10 +16,10 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
@@ -36,6 +36,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 WRITER = re.compile(r"\d+-t(\d+)-g(\d+)-s(\d+)-")
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
+Names = TypeVar("Names", bound=Collection[Any])
 LOOKS = 5  # at the checkpoints of a job that saves and removes some meanwhile
 
 
@@ -171,11 +172,18 @@ def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifes
     if _replaced(folder):
         with _locked(folder):
             _put_back(folder)
+    return search(lambda: _newest_first(folder), lambda paths: _first_good(paths, refuse))
+
+
+def search(listed: Callable[[], Names], first_good: Callable[[Names], Found]) -> Found:
+    """Returns the first good checkpoint of those that are listed; looks again where one that was removed meanwhile
+    passes for damaged: a job may save there.
+    """
     for _ in range(LOOKS):
-        paths = _newest_first(folder)
-        found = _first_good(paths, refuse)
-        if not found.damaged or set(paths) == set(_newest_first(folder)):
-            break  # else the job that saves there has removed what was read
+        names = listed()
+        found = first_good(names)
+        if not found.damaged or set(names) == set(listed()):
+            break
     return found
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_launcher.checkpoint.files import MANIFEST, check
-from elastic_launcher.checkpoint.folder import LOOKS, Fenced, Found, TakenOver
+from elastic_launcher.checkpoint.folder import Fenced, Found, TakenOver, search
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, FileEntry, Manifest, Mark
 from elastic_launcher.checkpoint.storage import RemoteFolder
 
@@ -109,12 +109,7 @@ class RemoteStore:
         Raises:
             OSError: If the store can't be read.
         """
-        for _ in range(LOOKS):
-            whole = self._list().whole
-            found = self._first_good(whole, refuse)
-            if not found.damaged or whole == self._list().whole:
-                break  # else the job that saves there has removed what was read
-        return found
+        return search(lambda: self._list().whole, lambda whole: self._first_good(whole, refuse))
 
     def _first_good(self, whole: dict[str, Mark], refuse: Callable[[Manifest], str]) -> Found:
         refused: list[str] = []
