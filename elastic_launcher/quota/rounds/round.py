@@ -257,7 +257,7 @@ def _grants(
     for seat in leaving:
         leave.setdefault(seat.job, []).append(seat.node)
     guaranteed = guaranteed_of(world, projects, members, ledger.accounts)
-    after, grants = After(ledger, now), []
+    after, grants = After(ledger, now, members), []
     for member in members:
         name = member.job.id
         account = ledger.accounts[name]
