@@ -231,6 +231,8 @@ def _history(where: Path | str) -> Iterable[Mapping[str, Any]]:
         from elastic_launcher.quota.cluster.commands import read_history  # loads what speaks with a cluster
 
         return read_history(where)
+    if not where.is_dir():
+        raise QuotaError(f"--jobs {where}: it is no folder; give the one that `quota serve` serves")
     path = where / HISTORY
     return changes.read(path) if path.exists() else []
 

@@ -173,6 +173,13 @@ def test_history_shows_the_last_changes(tmp_path: Path) -> None:
     assert "job-2" in quota("history", "--jobs", tmp_path).stdout
 
 
+def test_history_of_what_is_no_folder_is_not_an_empty_one(tmp_path: Path, projects: Path) -> None:
+    assert quota("history", "--jobs", tmp_path).exit_code == 0
+    for path in (tmp_path / "absent", projects):
+        result = quota("history", "--jobs", path)
+        assert (result.exit_code, f"{path}: it is no folder" in result.stderr) == (2, True)
+
+
 def test_history_shows_names_with_their_brackets(tmp_path: Path) -> None:
     row = {"v": 1, "time": 1000.0, "job": "a[b]", "project": "p", "cause": "free", "reason": "said [/x]"}
     (tmp_path / "quota-history.jsonl").write_text(json.dumps(row) + "\n")
