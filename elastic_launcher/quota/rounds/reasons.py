@@ -201,8 +201,8 @@ class Reasons:
             if sum(self._world.rigid.values()) + least > self._world.capacity:
                 return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
             guaranteed = min(self._targets.demands[own], member.project.guaranteed)
-            if self._planned[own] + least <= guaranteed and (keeping := _of_others(after.protected, own)):
-                return f"waits: minRunSeconds protects {keeping}"
+            if self._planned[own] + least <= guaranteed and (protected := _of_others(after.protected, own)):
+                return f"waits: minRunSeconds protects {protected}"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"

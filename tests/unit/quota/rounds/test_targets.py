@@ -104,6 +104,15 @@ def test_a_job_that_has_begun_before_the_clock_was_set_back_is_protected_once_mo
     assert (change.job, change.after) == ("running", 0)
 
 
+def test_a_job_that_has_no_time_to_give_gpus_back_is_not_late_before_it_knows_its_hint() -> None:
+    projects = Projects((Project("nlp", grace_period=0.0), Project("vision", guaranteed=2)), grow_after=0.0)
+    jobs = held("old", 2, submitted_at=1.0, least=2), held("young", 2, submitted_at=2.0, least=2)
+    world = World(4, (*jobs, job("owner", "vision", 2, 2)))
+    first = decide(world, projects, holding({"old": 2, "young": 2}), NOW)
+    assert [(change.job, change.after) for change in first.changes] == [("young", 0)]
+    assert not decide(world, projects, first.ledger, NOW + 1.0).changes, "nobody is cut in its place"
+
+
 def test_nothing_grows_while_the_cluster_can_not_be_read() -> None:
     world = World(8, (held("running", 2), job("new", "vision", 1, 2)), stale=True)
     allowed, why, _ = play(world, holding({"running": 2}))
