@@ -98,6 +98,8 @@ class ProjectsFile:
             except QuotaError as error:
                 self._refuse(text, error)
                 return self._projects
+            if self._text != self.in_force:
+                self._say(f"{self._path}: good again, and in force")
             self._text = self.in_force = text
             self._warn()
         return self._projects

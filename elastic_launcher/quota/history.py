@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,14 @@ def append(path: Path, changes: Iterable[Change], now: float) -> None:
             raise
 
 
-def read(path: Path) -> list[Mapping[str, Any]]:
-    """Returns all changes, oldest first.
+def read(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields all changes, oldest first; it holds one line at a time, for nobody shortens the file.
 
     Raises:
         OSError: If the file can't be read.
     """
-    return rows_of(path.read_text(encoding="utf-8", errors="replace"))
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as lines:  # a name may have other ends of lines
+        yield from rows_of(lines)
 
 
 def lines_of(changes: Iterable[Change], now: float) -> str:
@@ -57,17 +58,15 @@ def lines_of(changes: Iterable[Change], now: float) -> str:
     return "".join(json.dumps({"v": 1, "time": now, **asdict(change)}, ensure_ascii=False) + "\n" for change in changes)
 
 
-def rows_of(text: str) -> list[Mapping[str, Any]]:
-    """Returns the changes of a text; a line that is none, torn or edited, is left out."""
-    rows: list[Mapping[str, Any]] = []
-    for line in text.split("\n"):  # not splitlines(): a name may have other ends of lines
+def rows_of(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """Yields the changes of lines; one that is none, torn or edited, is left out."""
+    for line in lines:
         try:
             row = json.loads(line)
         except ValueError:
             continue
         if isinstance(row, dict) and _is_change(row):
-            rows.append(row)
-    return rows
+            yield row
 
 
 def _is_change(row: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from elastic_launcher.quota.projects import (
     with_guarantees,
 )
 from elastic_launcher.quota.yaml_text import Loaded, load
+from elastic_launcher.report.words import plural
 
 API_VERSION = "elastic-quota/v1"
 MAX_PROJECTS = 1000
@@ -312,21 +313,22 @@ def _warnings(parsed: Projects, loaded: Loaded) -> Iterator[str]:
         yield f"line {line}: hints expire between two rounds after {ttl} s (ttlSeconds); {SAFE_TTL:g} or more is safe"
     shared = "when not all of them are there, they are shared in proportion"
     top = sum(project.guaranteed for project in parsed.projects if project.parent is None)
+    of_all = f"the projects are guaranteed {plural(top, 'GPU')}"
     gpus = parsed.capacity.gpus if parsed.capacity is not None else None
     if gpus is not None and top > gpus:
         line = loaded.line("capacity.gpus")
-        yield f"line {line}: the projects are guaranteed {top} GPUs, and there are {gpus} (capacity.gpus); {shared}"
+        yield f"line {line}: {of_all}, and there are {gpus} (capacity.gpus); {shared}"
     autoscale = parsed.capacity.autoscale if parsed.capacity is not None else None
     if autoscale is not None and top > autoscale.max:
         line, most = loaded.line("capacity.autoscale.max"), f"{autoscale.max} at most (capacity.autoscale.max)"
-        yield f"line {line}: the projects are guaranteed {top} GPUs, and there will be {most}; {shared}"
+        yield f"line {line}: {of_all}, and there will be {most}; {shared}"
     for number, project in enumerate(parsed.projects):
         path = f"projects[{number}]"
         line, has = loaded.line(f"{path}.guaranteed"), project.guaranteed
         below = sum(parsed.named(name).guaranteed for name in parsed.children(project.name))
         if below > has:
-            whom = f"the projects below {project.name} are guaranteed {below} GPUs, and {project.name} itself {has}"
-            yield f"line {line}: {whom} ({path}.guaranteed); {shared}"
+            of_them = f"the projects below {project.name} are guaranteed {plural(below, 'GPU')}"
+            yield f"line {line}: {of_them}, and {project.name} itself {has} ({path}.guaranteed); {shared}"
         if not project.weight and not has:
             yield f"line {line}: project {project.name} never gets a GPU ({path}): its weight and its guarantee are 0"
 

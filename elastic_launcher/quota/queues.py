@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic_launcher.quota.projects import Project, Projects, QuotaError, with_guarantees
+from elastic_launcher.report.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,6 @@ def _warnings(document: Projects, projects: Projects, made: Iterable[Project]) -
         below = sum(projects.named(name).guaranteed for name in projects.children(project.name))
         if below > project.guaranteed and project.guaranteed:
             yield (
-                f"the projects below {project.name} are guaranteed {below} GPUs, and {project.name} itself "
+                f"the projects below {project.name} are guaranteed {plural(below, 'GPU')}, and {project.name} itself "
                 f"{project.guaranteed}; when not all of them are there, they are shared in proportion"
             )

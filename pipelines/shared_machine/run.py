@@ -159,7 +159,7 @@ def main() -> int:
     jobs = {job.name: relate(events(job, folder)) for job in (BERT, PROBE, RESNET)}
     page = folder / "machine.html"
     page.write_text(
-        machine_timeline("A shared machine", GPUS, jobs, read(folder / "jobs" / "quota-history.jsonl")),
+        machine_timeline("A shared machine", GPUS, jobs, list(read(folder / "jobs" / "quota-history.jsonl"))),
         encoding="utf-8",
     )
     differences = {job.name: undisturbed(job, folder) for job in (BERT, PROBE, RESNET)}

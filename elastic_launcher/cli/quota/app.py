@@ -7,7 +7,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +31,7 @@ from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.serve import Machine, gpus_of, marks, serve, without_cluster
 from elastic_launcher.quota.sources.folder import JobFolder
-from elastic_launcher.report.words import clock
+from elastic_launcher.report.words import clock, plural
 
 quota_app = typer.Typer(
     add_completion=False,
@@ -49,6 +50,8 @@ HintsConfigMap = Annotated[
 Gpus = Annotated[
     int | None, typer.Option("--gpus", min=0, help="GPUs that there are; default: what the document says.")
 ]
+SHOWN_OF_JOB = 10
+"""Changes of a job that `explain` shows."""
 HINTS, HISTORY, LOCK = "hints.json", "quota-history.jsonl", "quota.lock"
 
 
@@ -63,9 +66,7 @@ def check(path: ProjectsPath) -> None:
     guaranteed = sum(project.guaranteed for project in projects.projects if project.parent is None)
     others = () if projects.capacity is None else projects.capacity.others
     of_others = f"; on top, what the cluster's {', '.join(others)} say" if others else ""
-    typer.echo(
-        f"{path}: good ({count} {'project' if count == 1 else 'projects'}, {guaranteed} GPUs guaranteed{of_others})"
-    )
+    typer.echo(f"{path}: good ({plural(count, 'project')}, {plural(guaranteed, 'GPU')} guaranteed{of_others})")
 
 
 @quota_app.command()
@@ -154,7 +155,7 @@ def _show(projects: Projects, world: World, decision: Decision) -> None:
     found = _as_json(projects, world, decision)
     plan = decision.ledger.plan
     planned = f"; {plan.gpus} are planned with" if plan is not None and plan.gpus != plan.there else ""
-    typer.echo(f"{world.capacity} GPUs{planned}")
+    typer.echo(f"{plural(world.capacity, 'GPU')}{planned}")
     show_table(
         ("PROJECT", "GUARANTEED", "LIMIT", "ASKS FOR", "FAIR SHARE", "HOLDS"),
         [
@@ -186,14 +187,15 @@ def explain(
         ledger = read_written(hint_place(str(where / HINTS) if isinstance(where, Path) else where).read()).ledger
         job = _id_of(job, sorted(ledger.accounts), where)
         account = ledger.accounts[job]
-        rows = [row for row in _history(where) if row.get("job") == job]
+        of_job = (row for row in _history(where) if row["job"] == job)
+        rows = list(of_job if as_json else deque(of_job, SHOWN_OF_JOB))
     reason = account.reason + account.note
     if as_json:
         document = {"job": job, "project": account.project, "allowed": account.allowed, "held": account.held}
         typer.echo(json.dumps(document | {"reason": reason, "changes": rows}))
         return
     typer.echo(f"{job} (project {account.project}): allowed {account.allowed}, holds {account.held}: {reason}")
-    _show_changes(rows[-10:])
+    _show_changes(rows)
 
 
 def _id_of(job: str, ids: Sequence[str], where: Path | str) -> str:
@@ -224,16 +226,18 @@ def _one_of(jobs: Path | None, hints: str | None) -> Path | str:
     return given[0]
 
 
-def _history(where: Path | str) -> Sequence[Any]:
+def _history(where: Path | str) -> Iterable[Mapping[str, Any]]:
     if isinstance(where, str):
         from elastic_launcher.quota.cluster.commands import read_history  # loads what speaks with a cluster
 
         return read_history(where)
+    if not where.is_dir():
+        raise QuotaError(f"--jobs {where}: it is no folder; give the one that `quota serve` serves")
     path = where / HISTORY
     return changes.read(path) if path.exists() else []
 
 
-def _show_changes(rows: Sequence[Any]) -> None:
+def _show_changes(rows: Iterable[Mapping[str, Any]]) -> None:
     show_table(
         ("TIME", "JOB", "PROJECT", "CAUSE", "WHY"),
         [[clock(row["time"]), row["job"], row["project"], row["cause"], row["reason"]] for row in rows],
@@ -249,7 +253,7 @@ def history(
 ) -> None:
     """Shows what the controller changed, and why."""
     with usage_errors():
-        rows = _history(_one_of(jobs, hints))[-last:]
+        rows = deque(_history(_one_of(jobs, hints)), last)
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))

@@ -20,6 +20,7 @@ from elastic_launcher.quota.projects import Project, Projects, QuotaError
 from elastic_launcher.quota.serve import gpus_of, without_cluster
 from elastic_launcher.quota.simulation.run import read_machines, simulated
 from elastic_launcher.quota.simulation.trace import read_trace
+from elastic_launcher.report.words import plural
 
 PROGRESS_SECONDS = 0.5  # between two lines about a simulation
 
@@ -110,8 +111,9 @@ def _progress() -> Callable[[float, int, int], None]:
 
 def _show(found: Mapping[str, Any]) -> None:
     typer.echo(
-        f"{found['jobs']} jobs on {found['gpus']} GPUs for {found['seconds']:.0f} s: {found['gpu_use']:.0%} of the GPUs"
-        f" held\ncompletion time: mean {found['mean_completion_s']:.0f} s, p99 {found['p99_completion_s']:.0f} s; "
+        f"{plural(found['jobs'], 'job')} on {plural(found['gpus'], 'GPU')} for {found['seconds']:.0f} s: "
+        f"{found['gpu_use']:.0%} of the GPUs held\n"
+        f"completion time: mean {found['mean_completion_s']:.0f} s, p99 {found['p99_completion_s']:.0f} s; "
         f"wait for the first GPU: mean {found['mean_wait_s']:.0f} s\nchanges of a job: mean "
         f"{found['mean_changes']:.2f}, of which {found['mean_stopped']:.2f} stopped its training"
     )

@@ -67,7 +67,7 @@ async def _read_history(login: Login, hints: Reference) -> list[Mapping[str, Any
     path = f"/api/v1/namespaces/{hints.namespace}/configmaps/{history_of(hints)}"
     async with Api(login) as api:
         found = await find(api, path)
-    return rows_of(str(((found or {}).get("data") or {}).get(HISTORY_KEY, "")))
+    return list(rows_of(str(((found or {}).get("data") or {}).get(HISTORY_KEY, "")).split("\n")))
 
 
 def _in_configmap(hints: str, login: Login) -> Reference:

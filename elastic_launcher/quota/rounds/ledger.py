@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ _Count = Annotated[int, Meta(ge=0)]
 ENDED = "it has ended"
 BRIEF = 600.0
 """A growth that is taken back within so many seconds has been brief."""
+NOTICED = 10.0
+"""So many seconds a hint takes at most to be followed and reported: launchers report every 5 s."""
 RESTLESS = 3
 """After so many brief growths in a row, not even a guarantee makes a job grow before its wait is over."""
 LONGEST_WAIT = 64
@@ -265,7 +268,9 @@ def _set_back(account: Account, now: float) -> Account:
     return replace(account, grown_at=grown_at, shrunk_at=shrunk_at, reclaim_by=reclaim_by)
 
 
-def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], patience: float) -> Ledger:
+def settle(
+    ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], patience: float, noticed: float = inf
+) -> Ledger:
     """Returns the ledger after the jobs' reports.
 
     A job that the controller has not promised anything is taken over with what it holds. A job that is no longer
@@ -277,6 +282,7 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
         jobs: The reports, one for each job.
         projects: The name of each job's project, by the job's id.
         patience: When GPUs had to be given back by at the latest that are overdue now, in seconds since the epoch.
+        noticed: When hints were written at the latest that jobs know by now, likewise.
     """
     accounts = {}
     for job in jobs:
@@ -291,7 +297,7 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
             known = replace(known, allowed=0, awaited=0, outstanding=0, reason=ENDED, note="")
         if known.committed <= known.allowed and (known.reclaim_by is not None or known.overdue):
             known = replace(known, reclaim_by=None, overdue=0)
-        elif known.is_late(patience):
+        elif known.is_late(patience) and (known.shrunk_at or 0.0) <= noticed:
             known = replace(known, overdue=known.committed - known.allowed)
         elif known.overdue:
             known = replace(known, overdue=known.kept)

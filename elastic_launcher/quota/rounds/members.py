@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from elastic_launcher.hints.resolve import SKEW_SECONDS
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
@@ -24,6 +25,7 @@ class Member:
         account: What it was promised.
         sizes: The counts that it may have, ascending; empty if no legal one is below the limits.
         floor: What it may not fall below now, for it has not run for long; 0 for nothing.
+        floor_until: Until when, in seconds since the epoch.
         keeps: What it is not cut below now, for it has just grown, as far as others have their minimum; 0 for nothing.
         ceiling: What it may not grow above now, for it has just shrunk.
         fixed: What an entry written by hand gives it, or None.
@@ -35,6 +37,7 @@ class Member:
     account: Account
     sizes: tuple[int, ...]
     floor: int = 0
+    floor_until: float = 0.0
     keeps: int = 0
     ceiling: int = 0
     fixed: int | None = None
@@ -184,14 +187,21 @@ def _bounded(member: Member, grow_after: float, now: float) -> Member:
     if member.fixed is not None:
         return replace(member, floor=member.fixed, ceiling=member.fixed)
     floor = keeps = 0
-    since = job.training_since
-    if account.allowed and since is not None and now - since < member.project.min_run_seconds:
+    until = _began(member, now) + member.project.min_run_seconds
+    if account.allowed and job.training_since is not None and now < until:
         floor = min(job.minimum, job.usable(account.allowed))
     if account.grown_at is not None and now - account.grown_at < grow_after:
         keeps = job.usable(account.allowed)
     grows_from = account.grows_from(grow_after)
     waits = grows_from is not None and now < grows_from
-    return replace(member, floor=floor, keeps=keeps, ceiling=account.allowed if waits else most_gpus)
+    ceiling = account.allowed if waits else most_gpus
+    return replace(member, floor=floor, floor_until=until if floor else 0.0, keeps=keeps, ceiling=ceiling)
+
+
+def _began(member: Member, now: float) -> float:
+    """Returns when a job began to train; by its account where that is to come, for a clock was set back since."""
+    since = member.job.training_since or 0.0
+    return since if since <= now + SKEW_SECONDS else member.account.changed_at
 
 
 def bounds_by_job(world: World, ledger: Ledger) -> dict[str, tuple[Bound, ...]]:

@@ -62,11 +62,15 @@ class After:
         late: Jobs that keep GPUs which were to be free by now.
         until: When the last GPUs are to be free that are being taken back, in seconds since the epoch, or None.
         taken: What jobs hold or may still take of bounds.
+        protected: Jobs that may not be paused yet: until when, their ids and their projects, the earliest first.
     """
 
-    def __init__(self, ledger: Ledger, now: float) -> None:
+    def __init__(self, ledger: Ledger, now: float, members: Sequence[Member] = ()) -> None:
         accounts = ledger.accounts
         self.ledger = ledger
+        self.protected = sorted(
+            (one.floor_until, one.job.id, one.project.name) for one in members if one.floor and not one.by_hand
+        )
         self.now = now
         self.late = sorted(name for name, account in accounts.items() if account.is_late(now))
         frees = (one.reclaim_by for one in accounts.values() if one.committed > one.allowed)
@@ -196,6 +200,9 @@ class Reasons:
                     return f"waits: it needs {gpus(least)}; {self._left_by(bound, member)}, and other jobs come first"
             if sum(self._world.rigid.values()) + least > self._world.capacity:
                 return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
+            guaranteed = min(self._targets.demands[own], member.project.guaranteed)
+            if self._planned[own] + least <= guaranteed and (protected := _of_others(after.protected, own)):
+                return f"waits: minRunSeconds protects {protected}"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
@@ -285,6 +292,15 @@ def _of(asked: int, guaranteed: int) -> str:
 
 def _still_held(late: Sequence[str]) -> str:
     return f"{_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
+
+
+def _of_others(protected: Sequence[tuple[float, str, str]], project: str) -> str:
+    """Returns the jobs of other projects that may not be paused yet, and until when; empty if there are none."""
+    others = [(until, name) for until, name, of in protected if of != project]
+    if not others:
+        return ""
+    first = ", the first of them" if len(others) > 1 else ""
+    return f"{_listed([name for _, name in others])}{first} until {_clock(others[0][0])}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,15 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.guarantees import guaranteed_of
-from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, caught_up, set_back, settle
+from elastic_launcher.quota.rounds.ledger import (
+    NOTICED,
+    Account,
+    Ledger,
+    allowed_by_project,
+    caught_up,
+    set_back,
+    settle,
+)
 from elastic_launcher.quota.rounds.members import Member, members_of, targets_of_deaf, without_stuck
 from elastic_launcher.quota.rounds.reasons import After, Cause, Reasons, without_machines
 from elastic_launcher.quota.rounds.room import Room
@@ -116,7 +124,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     refused |= dict.fromkeys(older, _TOO_OLD)
     world = _without(world, [job for job in world.jobs if job.id in refused], owners)
     seen = (job if job.reported_at <= now else replace(job, reported_at=now) for job in world.jobs)  # by own clocks
-    ledger = settle(set_back(ledger, now), seen, owners, now - projects.grow_after)
+    ledger = settle(set_back(ledger, now), seen, owners, now - projects.grow_after, now - NOTICED)
     members = members_of(world, projects, ledger, now)
     around, elastic = without_stuck(world, members)
     plan = plan_of(around, projects, elastic, ledger, now)
@@ -257,7 +265,7 @@ def _grants(
     for seat in leaving:
         leave.setdefault(seat.job, []).append(seat.node)
     guaranteed = guaranteed_of(world, projects, members, ledger.accounts)
-    after, grants = After(ledger, now), []
+    after, grants = After(ledger, now, members), []
     for member in members:
         name = member.job.id
         account = ledger.accounts[name]

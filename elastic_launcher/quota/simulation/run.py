@@ -14,6 +14,7 @@ from elastic_launcher.quota.simulation.physics import InProcess, Restart
 from elastic_launcher.quota.simulation.results import Outcome, Results
 from elastic_launcher.quota.simulation.rounds import Rounds
 from elastic_launcher.quota.simulation.simulate import Job, State, simulate
+from elastic_launcher.report.words import plural
 
 INTERVAL = 30.0  # seconds between rounds while nothing happens, as the controller has it
 SETTLE = 1.0  # seconds from a change to the round that follows it
@@ -87,7 +88,7 @@ def _owner(job: Job, projects: Projects, gpus: int) -> Project:
     limit = projects.limit_of(owner.name)
     if job.minimum > min(gpus, gpus if limit is None else limit):
         bound = f"there are {gpus}" if job.minimum > gpus else f"the limit of project {owner.name} is {limit}"
-        raise QuotaError(f"job {job.name} can never run: it needs {job.minimum} GPUs, and {bound}")
+        raise QuotaError(f"job {job.name} can never run: it needs {plural(job.minimum, 'GPU')}, and {bound}")
     return owner
 
 

@@ -146,6 +146,11 @@ def test_the_last_good_projects_document_holds_and_a_broken_one_is_said_once(ser
     served.projects.write_text(DOCUMENT.replace("2}", "3}"))
     served.controller.round()
     assert served.document()["hints"][0]["gpus"]["guaranteed"] == 3
+    again = f"{served.projects}: good again, and in force"
+    assert served.said[-1] == again
+    served.projects.write_text(DOCUMENT)
+    served.controller.round()
+    assert served.said.count(again) == 1, "it was good before"
 
 
 @pytest.mark.parametrize("capacity", ["", "capacity: {kueue: {}}\n", "capacity: {autoscale: {max: 8}}\n"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import tracemalloc
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,14 @@ def test_changes_that_a_full_disk_has_no_room_for_are_there_once_when_it_has_som
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     append(path, changes[1:], 2.0)
     assert [row["job"] for row in read(path)] == ["bert", "gpt", "vit"]
+
+
+def test_the_last_changes_of_a_long_history_need_no_memory_for_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    append(path, [_change(f"job-{number}") for number in range(5000)], 1.0)
+    tracemalloc.start()
+    try:
+        (row,) = deque(read(path), 1)
+        assert (row["job"], tracemalloc.get_traced_memory()[1] < path.stat().st_size / 2) == ("job-4999", True)
+    finally:
+        tracemalloc.stop()

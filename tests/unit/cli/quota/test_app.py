@@ -32,6 +32,8 @@ def test_check_says_that_a_document_is_good(projects: Path) -> None:
     result = quota("check", projects)
     assert result.exit_code == 0
     assert result.output == f"{projects}: good (3 projects, 8 GPUs guaranteed)\n"
+    projects.write_text(DOCUMENT.replace("4", "1").partition("- {name: vision")[0])
+    assert quota("check", projects).output == f"{projects}: good (2 projects, 1 GPU guaranteed)\n"
 
 
 def test_check_says_where_a_document_is_wrong(projects: Path) -> None:
@@ -49,6 +51,7 @@ def test_plan_says_with_how_many_gpus_it_plans_where_machines_come_and_go(
     found = json.loads(result.stdout)
     assert (found["capacity"], found["planned"]) == (4, 12)
     assert quota("plan", projects, "--jobs", jobs, "--gpus", "4").stdout.startswith("4 GPUs; 12 are planned with\n")
+    assert quota("plan", projects, "--jobs", jobs, "--gpus", "1").stdout.startswith("1 GPU; ")
     (tmp_path / "folder").mkdir()
     refused = quota("plan", projects, "--jobs", tmp_path / "folder", "--gpus", "4")
     assert refused.exit_code == 2
@@ -168,6 +171,13 @@ def test_history_shows_the_last_changes(tmp_path: Path) -> None:
         json.loads(line) for line in quota("history", "--jobs", tmp_path, "--last", "2", "--json").stdout.splitlines()
     ] == rows[1:]
     assert "job-2" in quota("history", "--jobs", tmp_path).stdout
+
+
+def test_history_of_what_is_no_folder_is_not_an_empty_one(tmp_path: Path, projects: Path) -> None:
+    assert quota("history", "--jobs", tmp_path).exit_code == 0
+    for path in (tmp_path / "absent", projects):
+        result = quota("history", "--jobs", path)
+        assert (result.exit_code, f"{path}: it is no folder" in result.stderr) == (2, True)
 
 
 def test_history_shows_names_with_their_brackets(tmp_path: Path) -> None:

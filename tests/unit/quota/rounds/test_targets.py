@@ -87,8 +87,30 @@ def test_a_job_that_has_begun_lately_keeps_its_minimum_but_not_more() -> None:
     assert allowed == {"running": 1, "owner": 0}
     later = held("running", 4, training_since=NOW - 700)
     owner = job("owner", "vision", 4, 4)
-    assert play(World(4, (running, owner)), holding({"running": 4}), projects)[0]["running"] == 4
+    allowed, why, _ = play(World(4, (running, owner)), holding({"running": 4}), projects)
+    assert (allowed["running"], why["owner"]) == (4, "waits: minRunSeconds protects running until 02:48:20Z")
     assert play(World(4, (later, owner)), holding({"running": 4}), projects)[0]["running"] == 0
+
+
+def test_a_job_that_has_begun_before_the_clock_was_set_back_is_protected_once_more_and_no_longer() -> None:
+    projects = Projects((Project("nlp", min_run_seconds=600.0), Project("vision", guaranteed=4)))
+    day = 86400.0
+    world = World(4, (held("running", 4, training_since=NOW + day), job("owner", "vision", 4, 4)))
+    began = holding({"running": 4}, grown_at=NOW + day, reported_at=NOW + day)
+    first = decide(world, projects, began, NOW)
+    assert not first.changes
+    assert not decide(world, projects, first.ledger, NOW + 599.0).changes
+    (change,) = decide(world, projects, first.ledger, NOW + 600.0).changes
+    assert (change.job, change.after) == ("running", 0)
+
+
+def test_a_job_that_has_no_time_to_give_gpus_back_is_not_late_before_it_knows_its_hint() -> None:
+    projects = Projects((Project("nlp", grace_period=0.0), Project("vision", guaranteed=2)), grow_after=0.0)
+    jobs = held("old", 2, submitted_at=1.0, least=2), held("young", 2, submitted_at=2.0, least=2)
+    world = World(4, (*jobs, job("owner", "vision", 2, 2)))
+    first = decide(world, projects, holding({"old": 2, "young": 2}), NOW)
+    assert [(change.job, change.after) for change in first.changes] == [("young", 0)]
+    assert not decide(world, projects, first.ledger, NOW + 1.0).changes, "nobody is cut in its place"
 
 
 def test_nothing_grows_while_the_cluster_can_not_be_read() -> None:
