@@ -204,6 +204,7 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             return result
         if session.latest.taken.get(name, 0) < left:
             _act(session, _act_hooks, session, optimizer, **arguments)
+            session.reducer.stepped()
         elif micro is not None and not session.sync_gradients:
             session.reducer.refuse_stray([p for group in optimizer.param_groups for p in group["params"]])
         return None
@@ -248,9 +249,8 @@ def _act_hooks(session: Session, optimizer: Optimizer, **arguments: Any) -> None
     copies = [parameter.detach().clone() for parameter in parameters]
     for one in hooked:
         Optimizer.profile_hook_step(lambda *_, **__: None)(one, **arguments)
-    with torch.no_grad():
-        for parameter, copy in zip(parameters, copies, strict=True):
-            parameter.copy_(copy)
+    for parameter, copy in zip(parameters, copies, strict=True):
+        parameter.data.copy_(copy)  # unseen by a graph that has saved it: the values are the same
     for group, before in zip(groups, options, strict=True):
         group.update(before)
 

@@ -207,7 +207,7 @@ def averaged(monkeypatch: pytest.MonkeyPatch, breaks: int, *, scales: bool) -> t
     """
 
     def body(group: ThreadGroup) -> tuple[list[float], list[torch.Tensor]]:
-        job = thread_job(group, 4, 4)
+        job = thread_job(group, 4, 2)
         parts, session, recovery = Parts(job, scales=scales), job._session, job._engine.recovery
         averages, pairs = Averages(parts), list(zip((parts.first, parts.second), parts.optimizers, strict=True))
         reduce, gradients, reductions = session.reducer.reduce, list[torch.Tensor](), 0
@@ -228,7 +228,7 @@ def averaged(monkeypatch: pytest.MonkeyPatch, breaks: int, *, scales: bool) -> t
             if takes:
                 with torch.no_grad():
                     for parameter, gradient in zip(parts.first.parameters(), gradients, strict=True):
-                        parameter -= 0.1 * gradient
+                        parameter.add_(gradient, alpha=-0.1)
                 gradients.clear()
                 session.move_to(replace(session.position, calls=1, operations=session.position.operations + 1))
             acted = dict.fromkeys(("scaler 0.step", "optimizer 0", "hooks of optimizer 0"), 1)
