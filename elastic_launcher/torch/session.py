@@ -347,8 +347,12 @@ class Session:
     def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self._count_operation()
-        self.buffers.end_reduction()
+        self._keep_reduced()
         self.latest = Latest(outcome, order=[])
+
+    def _keep_reduced(self) -> None:
+        alone = self.member is None or self.need_membership("a reduction").world_size == 1
+        self.buffers.end_reduction(alone=alone)
 
     def summed(self, result: Any) -> None:
         """Notes that a sum over ranks has ended well."""
@@ -362,7 +366,7 @@ class Session:
         """
         self._count_operation()
         self.buffers.end_step()
-        self.buffers.end_reduction()
+        self._keep_reduced()
         self.latest = Latest(acted=dict(acted), taken=dict(acted), ended=ended)
 
     def missed(self, acted: dict[str, int]) -> None:
