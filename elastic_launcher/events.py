@@ -323,8 +323,8 @@ def read_events(path: Path, tell: Callable[[str], object] = lambda _: None) -> l
     try:
         events = list(_events(lines, lambda number, error: wrong.append((number, error))))
         events += _events([last])
-    except EventVersionError as error:
-        raise EventVersionError(f"{path}: {error}") from None
+    except EventVersionError as newer:
+        raise EventVersionError(f"{path}: {newer}") from None
     if not events and lines:
         raise EventError(
             f"{path} holds no events" + "".join(f"; line {number}: {error}" for number, error in wrong[:1])
