@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -215,6 +216,27 @@ def _check_size(options: Mapping[str, Any], arguments: Sequence[str]) -> None:
         )
 
 
+def _check_filled_in(option: Option, text: str, *, splits: bool) -> None:
+    """Refuses a text with a part that Argo fills in, and what is wrong whatever it fills in.
+
+    ``splits``: whether the text is split into words.
+
+    Raises:
+        ConfigError: If that part has no end, or a quotation.
+    """
+    rest = _FILLED_IN.sub("x", text)
+    if OPEN in rest:
+        raise ConfigError(f"{option.flag} is {text!r}: Argo refuses '{OPEN}' without '}}}}' after it")
+    if splits and rest != text and not rest.lstrip().startswith("["):
+        try:
+            shlex.split(rest)
+        except ValueError as error:
+            raise ConfigError(
+                f"{option.flag} is {text!r}: it can't be split ({error}); it must be as on a command line, or a JSON "
+                "list"
+            ) from error
+
+
 def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:
     """Refuses what the launcher would, before there is one; of what Argo fills in, that is left to it.
 
@@ -225,6 +247,11 @@ def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> No
     fix = "put the script into the image, and give its path"
     if "\n" in script.strip() and OPEN in script:
         raise ConfigError(f"--script holds a text with '{OPEN}', which Argo takes for its own: {fix}")
+    for key, value in options.items():
+        if value != OPEN:  # which is all that the linter knows of it
+            _check_filled_in(BY_KEY[key], str(value), splits=BY_KEY[key].kind == "words" and isinstance(value, str))
+    for argument in arguments:
+        _check_filled_in(BY_KEY["arguments"], argument, splits=False)
     _check_size(options, arguments)
     fixed = {
         key: value

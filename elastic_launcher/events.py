@@ -314,14 +314,17 @@ def read_events(path: Path, tell: Callable[[str], object] = lambda _: None) -> l
         tell: Takes a message about the lines that were left out, if there are any but an incomplete last one.
 
     Raises:
-        EventVersionError: If a line is of a version that can't be read.
-        EventError: If there is text in the file, and no event.
+        EventVersionError: If a line is of a version that can't be read; the message names the file.
+        EventError: If there is text in the file, and no event; the message names the file.
         OSError: If the file can't be read.
     """
     *lines, last = Path(path).read_bytes().split(b"\n")
     wrong: list[tuple[int, EventError]] = []
-    events = list(_events(lines, lambda number, error: wrong.append((number, error))))
-    events += _events([last])
+    try:
+        events = list(_events(lines, lambda number, error: wrong.append((number, error))))
+        events += _events([last])
+    except EventVersionError as newer:
+        raise EventVersionError(f"{path}: {newer}") from None
     if not events and lines:
         raise EventError(
             f"{path} holds no events" + "".join(f"; line {number}: {error}" for number, error in wrong[:1])

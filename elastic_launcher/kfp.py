@@ -46,14 +46,14 @@ def _uncached(component: Any) -> Any:
 
     from elastic_launcher.kfp_steps.arrival import in_words, sent
 
-    trains = "script" in component.component_spec.inputs
+    reads = {"script", "reason"} & set(component.component_spec.inputs)  # what is sent so that nothing changes it
     fractions = [name for name, one in component.component_spec.inputs.items() if one.type == "Float"]
 
     class Uncached(PythonComponent):
         def __call__(self, *args: Any, **inputs: Any) -> Any:
             # Kubeflow refuses a whole number there
             inputs |= {name: float(inputs[name]) for name in fractions if type(inputs.get(name)) is int}
-            task = super().__call__(*args, **(sent(inputs) if trains else in_words(inputs)))
+            task = super().__call__(*args, **(sent(inputs) if reads else in_words(inputs)))
             if pipeline_context.Pipeline.get_default_pipeline() is not None:  # else it has run, here and now
                 task.set_caching_options(False)
             return task

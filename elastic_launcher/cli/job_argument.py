@@ -74,8 +74,10 @@ def job_events(layout: Layout) -> list[Event]:
     """
     try:
         return read_events(layout.events, tell) if layout.events.exists() else []
-    except (OSError, EventError) as error:
-        refuse(f"{layout.events}: {error}")
+    except EventError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{layout.events} can't be read: {error.strerror or error}")
 
 
 def job_document(layout: Layout) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def report(
     try:
         metrics = write_report(work_dir, tell) if output is None else write_timeline(work_dir, output, tell)
     except EventError as error:
-        refuse(f"{events}: {error}")
+        refuse(str(error))
     except OSError as error:
         refuse(f"{output or work_dir}: the report can't be written: {error.strerror or error}")
     typer.echo(f"timeline: {output or work_dir / 'report.html'}")

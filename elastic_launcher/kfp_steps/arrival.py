@@ -23,6 +23,7 @@ AUTO_NUMBER = -1
 """How a task's input that is a number, as Kubeflow wants it, has ``auto``."""
 _PREFIX = "data:text/x.elastic-launcher,"
 _CHANGED = re.compile(r"\$[$(]|\{\{")
+_BEGINS = re.compile(r"\$(?=[$(])|\{(?=\{)")
 _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
 """What Kubeflow fills in: inputs and outputs within a text, and names of the run."""
 
@@ -91,6 +92,11 @@ def revealed(value: Any) -> Any:
         case dict():
             return {key: revealed(one) for key, one in value.items()}
     return value
+
+
+def untouched(text: str) -> str:
+    """Returns a text for people, an output, with spaces where Kubernetes or Argo would change it on its way."""
+    return _BEGINS.sub(r"\g<0> ", text)
 
 
 def check_size(inputs: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from elastic_launcher.engines.kubernetes.objects.names import STEP_VARIABLE, job
 from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.events import EventError
 from elastic_launcher.host.machine import gpus
-from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, received
+from elastic_launcher.kfp_steps.arrival import AUTO_NUMBER, received, untouched
 from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
@@ -98,7 +98,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
         done = left_behind(failed.folder) if failed.folder else nothing_left(str(failed))
         code, reason, classes = failed.exit_code, failed.account, None
     _write(given, done, classes)
-    return (*_scalars(done), _place(given, done.work_dir), code, reason)
+    return (*_scalars(done), _place(given, done.work_dir), code, untouched(reason))
 
 
 def _end(failed: StepFailed) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher.config import ExitCode
+from elastic_launcher.kfp_steps.arrival import revealed
 from elastic_launcher.pipeline_step import StepFailed, say
 
 
@@ -13,5 +14,5 @@ def verdict_step(exit_code: int, reason: str) -> None:
         StepFailed: If it was not, with the reason.
     """
     if exit_code != ExitCode.DONE:
-        raise StepFailed(reason or f"the training ended with exit code {exit_code}", exit_code)
+        raise StepFailed(revealed(reason) or f"the training ended with exit code {exit_code}", exit_code)
     say("the training is done")

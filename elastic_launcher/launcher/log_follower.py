@@ -33,6 +33,8 @@ LOOKS = 4
 _LONGEST_LINE = 1 << 16
 _QUIET = 100
 """Looks without anything new after which a file is closed until it grows: most nodes of a long job are gone."""
+_APART = 100
+"""Polls from one look at a closed file of a node that is gone to the next: nothing writes there any more."""
 _HELD = 1000
 """Lines kept of each rank: what may have to be shown later."""
 _FAR = 200
@@ -50,6 +52,7 @@ class _Log:
         part: The beginning of a line whose end is not written yet.
         rank: The rank that its last mark names.
         shown: Whether its lines are shown at any rank.
+        gone: Whether its node is.
         recent: Its last lines.
         unseen: How many of the newest of them were not shown.
     """
@@ -61,6 +64,7 @@ class _Log:
     part: bytes = b""
     rank: int | None = None
     shown: bool = False
+    gone: bool = False
     recent: deque[str] = field(default_factory=lambda: deque(maxlen=_HELD))
     unseen: int = 0
 
@@ -101,6 +105,7 @@ class LogFollower:
         self._marked = False
         self._known = shown
         self._muted = False
+        self._polls = 0
 
     async def run(self) -> None:
         """Follows the files until it is cancelled."""
@@ -115,7 +120,21 @@ class LogFollower:
             self._known.remember({place: log.offset - len(log.part) for place, log in self._logs.items()})
 
     def poll(self) -> bool:
-        """Reads a piece of what is new in each file; returns whether there may be more."""
+        """Reads a piece of what is new in each file; returns whether there may be more.
+
+        Closed files of nodes that are gone are looked at in turn, a few in each poll.
+        """
+        self._polls += 1
+        self._find()
+        due = [
+            (place, log)
+            for number, (place, log) in enumerate(sorted(self._logs.items()))
+            if not log.gone or log.descriptor is not None or (number + self._polls) % _APART == 0
+        ]
+        more = [self._read(place, log) for place, log in due]
+        return any(more)
+
+    def _find(self) -> None:
         for name in self._names():
             match = NAME.fullmatch(name)
             if not match or int(match["node"]) < self._first_node:
@@ -123,8 +142,6 @@ class LogFollower:
             place = int(match["node"]), int(match["local_rank"])
             if place not in self._logs:
                 self._logs[place] = _Log(self._folder / name)
-        more = [self._read(place, log) for place, log in sorted(self._logs.items())]
-        return any(more)
 
     def _names(self) -> list[str]:
         try:
@@ -134,9 +151,10 @@ class LogFollower:
 
     def close(self) -> None:
         """Reads what is left, lines without an end too, and closes the files."""
-        while self.poll():
-            pass
+        self._find()
         for place, log in sorted(self._logs.items()):
+            while self._read(place, log):
+                pass
             if log.part:
                 self._take(place, log, log.part)
             log.close()
@@ -162,6 +180,7 @@ class LogFollower:
         """Drops the lines of a node that is gone, which its files keep: a long job has many such nodes."""
         for (other, _), log in self._logs.items():
             if other == node:
+                log.gone = True
                 log.recent.clear()
 
     def last_lines(self, node: int, local_rank: int, lines: int = 20) -> list[str]:

@@ -60,9 +60,11 @@ class Latest:
     Attributes:
         outcome: Of the last reduction: a step, or the end of the training or of the loop (see `reconcile.NextAction`).
         result: Of the last sum over ranks, if nothing was reduced since.
-        acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
+        acted: How often optimizers, schedulers and scalers acted on the state since the last reduction, by name.
         taken: How often they have still to do nothing, since what came of it was taken over from a peer.
-        ended: Whether that peer had ended the step: nothing more acts in it.
+        ended: Whether nothing more acts than what is taken: that peer had ended the step, or begun its next reduction.
+        missed: The `backward` call of this step of which the reduction was taken over, and the script has still to see
+            that, where the step is done again; else None.
         order: What the script has called that acts, since a reduction in which this rank took part; None where it did
             not.
     """
@@ -72,6 +74,7 @@ class Latest:
     acted: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
     ended: bool = False
+    missed: int | None = None
     order: list[str] | None = None
 
 
@@ -344,8 +347,12 @@ class Session:
     def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self._count_operation()
-        self.buffers.end_reduction()
+        self._keep_reduced()
         self.latest = Latest(outcome, order=[])
+
+    def _keep_reduced(self) -> None:
+        alone = self.member is None or self.need_membership("a reduction").world_size == 1
+        self.buffers.end_reduction(alone=alone)
 
     def summed(self, result: Any) -> None:
         """Notes that a sum over ranks has ended well."""
@@ -359,8 +366,14 @@ class Session:
         """
         self._count_operation()
         self.buffers.end_step()
-        self.buffers.end_reduction()
-        self.latest = Latest(taken=dict(acted), ended=ended)
+        self._keep_reduced()
+        self.latest = Latest(acted=dict(acted), taken=dict(acted), ended=ended)
+
+    def missed(self, acted: dict[str, int]) -> None:
+        """Notes that the step is done again after a reduction that this rank lost: what has acted on a peer since then
+        was taken over, and has still to be seen by this rank's script.
+        """
+        self.latest = Latest(acted=dict(acted), taken=dict(acted), ended=True, missed=self.position.calls - 1)
 
     def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:
         """Returns whether what the script calls now takes effect: outside the loop always, inside it once the global
@@ -371,19 +384,26 @@ class Session:
         if self.micro is not None and not self.sync_gradients:
             return False
         latest = self.latest
-        latest.acted[name] = latest.acted.get(name, 0) + 1
         if latest.order is not None and len(latest.order) < MOST_ACTS:
             latest.order.append(name)
-        if latest.taken.get(name):
-            latest.taken[name] -= 1
+        if self.micro is not None and latest.ended and not latest.taken.get(name):
+            return False
+        if not self.note_act(name):
             return False
         if self.micro is not None:
-            if latest.ended:
-                return False
             if any(self.state.optimizers[number] is optimizer for number in self.lost):
                 leave("a step broke off after one optimizer had stepped, and the gradient that another needs is lost")
             if not name.endswith(".unscale_"):  # which changes gradients alone
                 self.apply_calls(self.micro.calls)  # what was reduced is part of the state from here on
+        return True
+
+    def note_act(self, name: str) -> bool:
+        """Counts what acts; returns False where a peer has done it for this rank."""
+        latest = self.latest
+        if latest.taken.get(name):
+            latest.taken[name] -= 1
+            return False
+        latest.acted[name] = latest.acted.get(name, 0) + 1
         return True
 
     def apply_calls(self, calls: int) -> None:

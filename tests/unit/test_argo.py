@@ -193,6 +193,23 @@ def test_what_argo_would_hand_over_unexpanded_is_refused(given: dict[str, str], 
         argo.check_known(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "words", "named"),
+    [
+        ({"nodes": "{{=1"}, (), "--nodes is '{{=1': Argo refuses '{{' without '}}' after it"),
+        ({"data": "{{item}}/{{"}, (), "--data is '{{item}}/{{': Argo refuses"),
+        ({}, ("it's {{item}}", "{{"), "--arguments is '{{': Argo refuses"),
+        ({"arguments": "--rate '{{item}}"}, (), "--arguments is \"--rate '{{item}}\": it can't be split (No closing"),
+    ],
+)
+def test_what_is_wrong_whatever_argo_fills_in_is_refused(
+    given: dict[str, str], words: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        argo.check_known({"script": "a.py"} | given, words)
+    assert str(raised.value).startswith(named)
+
+
 def test_a_script_that_just_fits_is_taken() -> None:
     argo.check_known({"script": "#" * 130_000 + "\n"})
 

@@ -190,6 +190,7 @@ class Recovery:
             result=encode_sums(latest.result),
             lost=sorted(session.lost),
         )
+        calls = session.position.calls
         way, source = meet(session, group.replicas, mine)
         if way.todo is NextAction.RESULT:
             self._adopted = decode_sums(source.result)
@@ -197,7 +198,11 @@ class Recovery:
             session.adopted(dict(source.acted), ended=not source.in_body)
             session.loss = source.loss
         elif way.todo is NextAction.AGAIN and way.takes and mine.operations < source.operations:
-            session.latest = Latest(acted=dict(source.acted))  # since a reduction in which this rank took no part
+            session.loss = source.loss
+            if mine.operations >= 0 and calls < session.position.calls:
+                session.missed(dict(source.acted))
+            else:
+                session.latest = Latest(acted=dict(source.acted))  # since a reduction in which this rank took no part
         elif way.todo in (NextAction.STOPPED, NextAction.LEFT):
             session.reduced(way.todo)
             if way.todo is NextAction.STOPPED:

@@ -165,12 +165,14 @@ class ModelBuffers:
         """Keeps the values as they are: the script may change them until the next step begins."""
         self._in_step = False
 
-    def end_reduction(self) -> None:
-        """Remembers the values after a reduction, for a rank that lost it: its own script goes on from there."""
-        slots = self._averaged + self._whole
+    def end_reduction(self, *, alone: bool = False) -> None:
+        """Remembers the values after a reduction, for a rank that lost it: its own script goes on from there. No rank
+        did where this one is ``alone``.
+        """
+        slots = [] if alone else self._averaged + self._whole
         self._reduced.take(self._resolve(slots))
         self._reduced_names = [slot.name for slot in slots if slot.owner[slot.key] is not None]
-        self.tracked.end_reduction()
+        self.tracked.end_reduction(alone=alone)
 
     def after_reduction(self) -> dict[str, torch.Tensor]:
         """Returns the values right after the last reduction, by name: the script may have changed them since."""

@@ -93,9 +93,9 @@ class Tracked:
         self._step = _copied(self._step, list(now.values()))
         self._micro_batch = self._micro_batch if now else []
 
-    def end_reduction(self) -> None:
-        """Remembers the values after a reduction, for a rank that lost it: its own script goes on from there."""
-        now = self._now()
+    def end_reduction(self, *, alone: bool = False) -> None:
+        """Remembers the values after a reduction, as those of buffers (see `ModelBuffers.end_reduction`)."""
+        now = {} if alone else self._now()
         copies = _copied(list(self.after_reduction.values()), list(now.values()))
         self.after_reduction = {name: copy for (_, name), copy in zip(now, copies, strict=True)}
 

@@ -121,6 +121,8 @@ class Backward:
         call, micro.calls = micro.calls, micro.calls + 1
         if call and session.virtual_ranks:
             raise RuntimeError(TWO_CALLS)
+        if micro.synced and session.latest.ended:
+            self._show_gradients(None)  # as on peers, which have done this step again from here on
         micro.synced = False
         session.reducer.retain_graph = retain_graph
         if micro.rehearsal:
@@ -218,10 +220,15 @@ class Backward:
             session.apply_calls(call + 1)
             micro.dropped, micro.synced = False, True
             self._draw_alike()
-            for parameter in session.parameters() if only is None else only:
-                if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
-                    parameter.grad = torch.zeros_like(parameter)
+            self._show_gradients(only, zeros=True)
         micro.recovered = way.todo is NextAction.AGAIN
+
+    def _show_gradients(self, only: list[torch.Tensor] | None, *, zeros: bool = False) -> None:
+        """Gives parameters zeros or no gradients, after a reduction that was taken over: what a script reads is there,
+        and an optimizer that acted does nothing.
+        """
+        for parameter in self._session.parameters() if only is None else only:
+            parameter.grad = torch.zeros_like(parameter) if zeros and parameter.requires_grad else None
 
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
         """Takes part in the reduction of the next step without samples, to report to the peers that there is none."""
@@ -297,8 +304,12 @@ class Backward:
     def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
         session = self._session
         membership = session.need_membership("job.backward")
-        if call < session.position.calls:
-            return  # this rank's optimizer took this part of the step before the step had to be done again
+        if call < session.position.calls:  # this part of the step was taken before the step had to be done again
+            if call == session.latest.missed:  # by peers: hooks, and the script, have to do here what is their own
+                session.latest.missed = None
+                micro.synced = True
+                self._show_gradients(only, zeros=True)
+            return
         with session.agreed():
             if self._resizer.take_state():
                 session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before

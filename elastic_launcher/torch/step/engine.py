@@ -39,6 +39,7 @@ from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.start import begin_at_start
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.state.codec import encode
 from elastic_launcher.torch.statistical_epochs import count_rest, count_step, is_over
 from elastic_launcher.torch.step.autoscale import announce, check_loop, keep_bounds, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
@@ -333,8 +334,7 @@ class StepEngine:
                 stacklevel=2,
             )
         self.advance()
-        if session.member is not None:
-            self._refuse_what_stays()
+        self._refuse_what_stays()
         self.pass_boundary(self._data)
 
     def advance(self) -> None:
@@ -346,13 +346,18 @@ class StepEngine:
         session.micro, session.lost, session.left_out = None, set(), set()
 
     def _refuse_what_stays(self) -> None:
-        """Refuses an optimizer whose state can't travel after its first step, not when somebody joins after hours."""
+        """Refuses after the first step what can't travel, not when somebody joins after hours; of a script by itself,
+        what it keeps in `job.state`.
+        """
         state = self._session.state
         if len(state.optimizers) == self._carried:
             return
         self._carried = len(state.optimizers)
         try:
-            state.capture()
+            if self._session.member is None:
+                encode(state.user, "job.state")
+            else:
+                state.capture()
         except TypeError as error:
             raise TypeError(f"{error}. It is there since its first step; joiners and checkpoints need it") from None
 

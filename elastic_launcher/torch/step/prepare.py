@@ -32,6 +32,7 @@ from elastic_launcher.torch.step.learning_rate import scaled, with_inner
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
+    from elastic_launcher.torch.state.training_state import TrainingState
 
 WRAPPERS = {
     "DistributedDataParallel": "job.prepare does what DDP does; pass the bare module",
@@ -203,6 +204,7 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             return result
         if session.latest.taken.get(name, 0) < left:
             _act(session, _act_hooks, session, optimizer, **arguments)
+            session.reducer.stepped()
         elif micro is not None and not session.sync_gradients:
             session.reducer.refuse_stray([p for group in optimizer.param_groups for p in group["params"]])
         return None
@@ -237,20 +239,25 @@ def _act_hooks(session: Session, optimizer: Optimizer, **arguments: Any) -> None
     """Runs the hooks of a step that a peer has done for this rank: what they change of the script's own (an average of
     the weights) did not come with the peer's state. What they change of the optimizers' did, and is put back.
     """
-    hooked = [one for one in reversed(with_inner(optimizer)) if _has_hooks(one)]
+    taken, state = session.latest.taken, session.state
+    hooked = [one for one in reversed(with_inner(optimizer)) if taken.get(_hooks_of(state, one)) and _has_hooks(one)]
     if not hooked:
         return
-    groups = [group for one in session.state.optimizers for group in one.param_groups]
+    groups = [group for one in state.optimizers for group in one.param_groups]
     options = [dict(group) for group in groups]
-    parameters = list(session.state.acted_on().values())
+    parameters = list(state.acted_on().values())
     copies = [parameter.detach().clone() for parameter in parameters]
     for one in hooked:
         Optimizer.profile_hook_step(lambda *_, **__: None)(one, **arguments)
-    with torch.no_grad():
-        for parameter, copy in zip(parameters, copies, strict=True):
-            parameter.copy_(copy)
+    for parameter, copy in zip(parameters, copies, strict=True):
+        parameter.data.copy_(copy)  # unseen by a graph that has saved it: the values are the same
     for group, before in zip(groups, options, strict=True):
         group.update(before)
+
+
+def _hooks_of(state: TrainingState, optimizer: Optimizer) -> str:
+    """Returns the name by which it is counted that an optimizer's step, and so its hooks, ran."""
+    return f"hooks of optimizer {next((n for n, one in enumerate(state.optimizers) if one is optimizer), None)}"
 
 
 def _has_hooks(optimizer: Optimizer) -> bool:
@@ -268,7 +275,10 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
         rehearses = session.micro is not None and session.micro.rehearsal
         if rehearses and (said := session.shares.too_few_for_two_passes()):
             raise RuntimeError(f"{name} ({type(optimizer).__name__}) is half of a step: {said}")
+        left = session.latest.taken.get(name, 0)
         if not session.acts(name, optimizer):
+            if session.latest.taken.get(name, 0) < left:
+                _act(session, _act_hooks, session, optimizer)
             return None
         with scaled(session, optimizer):
             return _act(session, act, *arguments, **named)
@@ -276,9 +286,13 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
     setattr(optimizer, method, gated)
 
 
-def _refuse_unprepared(optimizer: Optimizer, _: Any, __: Any) -> None:
-    """Refuses the step of an optimizer that was not prepared, on parameters of a job, in its training loop."""
+def _look_at_step(optimizer: Optimizer, _: Any, __: Any) -> None:
+    """Counts the step of an optimizer, which runs its hooks; refuses one that was not prepared, on parameters of a job,
+    in its training loop.
+    """
     for session in filter(None, (one() for one in _sessions)):
+        if session.stepping:
+            session.note_act(_hooks_of(session.state, optimizer))
         if session.micro is None or session.stepping or any(optimizer is one for one in session.state.optimizers):
             continue
         known = {id(parameter) for parameter in session.parameters()}
@@ -291,7 +305,7 @@ def _refuse_unprepared(optimizer: Optimizer, _: Any, __: Any) -> None:
                 )
 
 
-register_optimizer_step_pre_hook(_refuse_unprepared)
+register_optimizer_step_pre_hook(_look_at_step)
 
 
 def _gate(session: Session, owner: Any, method: str, name: str) -> None:

@@ -226,7 +226,9 @@ def size(folder: Path, name: str) -> int:
     return (folder / f"{name}.log").stat().st_size
 
 
-def test_files_of_nodes_that_are_gone_are_closed_and_opened_again_when_they_grow(ranks: Ranks) -> None:
+def test_files_of_nodes_that_are_gone_are_closed_and_opened_again_when_they_grow(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for node in range(1, 51):
         ranks.write(f"{node}-0", "here\n")
 
@@ -238,6 +240,18 @@ def test_files_of_nodes_that_are_gone_are_closed_and_opened_again_when_they_grow
     for _ in range(200):
         ranks.follower.poll()
     assert held() == 0
+    for node in range(2, 51):
+        ranks.follower.forget(node)
+    looks: list[object] = []
+    monkeypatch.setattr(os, "stat", lambda path, stat=os.stat: looks.append(path) or stat(path))
+    for _ in range(100):
+        ranks.follower.poll()
+    assert len(looks) == 100 + 49  # the one of the node that is there each time, the others once
+    monkeypatch.undo()
     ranks.write("1-0", "again\n")
     assert (held(), ranks.shown[-1]) == (1, (0, "again"))
     assert ranks.follower.last_lines(7, 0) == ["here"]
+    (ranks.folder / "1-0.log").write_text("here\nagain\nonce more\n")
+    (ranks.folder / "9-0.log").write_text("here\nlate\n")
+    ranks.follower.close()
+    assert ranks.shown[-1] == (0, "once more")

@@ -225,3 +225,13 @@ def test_backward_outside_the_loop_and_a_loop_without_an_optimizer_are_refused()
         job.backward(torch.ones((), requires_grad=True))
     with pytest.raises(RuntimeError, match=r"no optimizer was prepared: call job\.prepare\(model, optimizer\)"):
         next(iter(job.dataloader(DATA)))
+
+
+def test_what_a_script_by_itself_keeps_in_job_state_is_refused_as_with_ranks_where_it_cannot_travel() -> None:
+    def body(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+        job.state["seen"] = {1, 2}
+        job.backward(loss)
+        optimizer.step()
+
+    with pytest.raises(TypeError, match=r"job\.state\.seen: builtins\.set cannot be carried.*joiners and checkpoints"):
+        in_the_loop(body)

@@ -68,3 +68,5 @@ def test_who_lost_a_reduction_gets_buffers_and_tracked_tensors_as_it_left_them_a
     ]
     state_sync._give(session, cast(Group, None), ways)
     assert sent == {1: [3.0, 5 + 1j, 5], 2: [0.0, 10 + 2j, 7]}
+    buffers.end_reduction(alone=True)
+    assert not buffers.after_reduction() and not buffers.tracked.after_reduction  # no copies that nobody needs
