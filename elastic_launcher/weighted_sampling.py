@@ -35,12 +35,19 @@ class WeightedSampling:
         replacement: Whether a sample may be drawn again in an epoch.
 
     Raises:
-        ValueError: If weights are no list of numbers, one is negative or not finite, all are 0, they add up to too
-            much, or there are fewer than an epoch draws without replacement.
+        TypeError: If weights are no list of numbers.
+        ValueError: If there is not one number for each sample, one is negative or not finite, all are 0, they add up to
+            too much, or there are fewer than an epoch draws without replacement.
     """
 
     def __init__(self, weights: Any, num_samples: int | None = None, replacement: bool = True) -> None:
-        self.weights: NDArray[np.float64] = np.array(weights, dtype=np.float64)
+        try:
+            self.weights: NDArray[np.float64] = np.array(weights, dtype=np.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"weights is of type {type(weights).__name__}, of which no numbers can be made ({error}); give a list, "
+                "an array or a tensor, with one number for each sample"
+            ) from None
         if self.weights.ndim != 1 or not self.weights.size:
             raise ValueError(f"weights has the shape {list(self.weights.shape)}; give one number for each sample")
         odd = np.flatnonzero(~(np.isfinite(self.weights) & (self.weights >= 0)))

@@ -73,3 +73,9 @@ def test_the_logarithm_is_exact_to_the_last_bits() -> None:
 def test_what_can_not_be_drawn_by_is_refused(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WeightedSampling(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weights", [(weight for weight in [1.0]), {1.0, 2.0}, "ab", [[1.0], [1.0, 2.0]]])
+def test_weights_that_are_no_list_of_numbers_are_refused_by_name(weights: object) -> None:
+    with pytest.raises(TypeError, match=r"weights is of type .*; give a list, an array or a tensor"):
+        WeightedSampling(weights)

@@ -33,14 +33,14 @@ def lanes(
 
     Raises:
         ImportError: If pyarrow is missing.
-        TypeError: If files are one path, or columns one string.
-        ValueError: If there are fewer files than lanes, or a file does not have one of the columns.
+        TypeError: If files are no list, or columns one string.
+        ValueError: If there are fewer files than lanes, or a file does not have one of the columns, or has one twice.
     """
     check_files(files)
     if isinstance(columns, str):
         raise TypeError(f"columns is {columns!r}; give a list of columns")
     wanted = None if columns is None else list(columns)
-    counts = [_count(file, wanted or []) for file in files]
+    counts = [_count(file, wanted) for file in files]
     read = partial(_read, columns=wanted)
     return lanes_of_files(read, files, counts, lanes=lanes, decode=decode, seed=seed, shuffle_block=shuffle_block)
 
@@ -53,15 +53,22 @@ def _parquet() -> Any:
     return pyarrow.parquet
 
 
-def _count(file: File, columns: Sequence[str]) -> int:
+def _count(file: File, columns: Sequence[str] | None) -> int:
     """Returns the number of rows of a file, which must have these columns: pyarrow leaves out what is not there."""
     parquet = _parquet()
     with open_file(file) as content:
         footer = parquet.read_metadata(content)
     paths = [footer.schema.column(number).path + "." for number in range(footer.num_columns)]
-    for column in columns:
+    names = footer.schema.to_arrow_schema().names
+    for column in columns or ():
         if not any(path.startswith(column + ".") for path in paths):
-            raise ValueError(f"{shown(file)} has no column {column!r}; it has {footer.schema.to_arrow_schema().names}")
+            raise ValueError(f"{shown(file)} has no column {column!r}; it has {names}")
+    for name in {name for name in names if names.count(name) > 1}:
+        if columns is None or any(f"{column}.".startswith(f"{name}.") for column in columns):
+            raise ValueError(
+                f"{shown(file)} has {names.count(name)} columns {name!r}, and a row, as a dict, holds one: write it "
+                "with other names, or leave them out of columns="
+            )
     return int(footer.num_rows)
 
 

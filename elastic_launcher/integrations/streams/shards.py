@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
@@ -17,6 +18,9 @@ from elastic_launcher.torch.data.lanes import lanes as make_lanes
 
 File = str | os.PathLike[str]
 Read = Callable[[Any, int], Iterable[Any]]
+
+_SECRETS = re.compile(r"(?<=://)[^/\s'\"]*@|(?<=\S)\?[^\s'\"]+")
+"""In a text with URLs: their users and passwords, and their queries, which sign some."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,12 @@ def lanes_of_files(
         shuffle_block: As of `elastic_launcher.torch.lanes`.
 
     Raises:
-        TypeError: If files are one path.
+        TypeError: If files or counts are no list.
         ValueError: If there is not a count for each file, or there are fewer files than lanes.
     """
     count = whole_number("lanes", lanes)
     check_files(files)
+    _check_list("counts", counts, "one number for each file, in the order of the files")
     if len(counts) != len(files):
         raise ValueError(f"counts has {len(counts)} numbers, and there are {len(files)} files; give one for each file")
     if count > len(files):
@@ -110,13 +115,22 @@ def _checksum(files: Sequence[File], counts: Sequence[int], seed: int | None) ->
 
 
 def check_files(files: Sequence[File]) -> None:
-    """Refuses one path.
+    """Refuses what is no list of files.
 
     Raises:
-        TypeError: If it is one.
+        TypeError: If it is one path, has no order or can be gone through only once; or one of them is no path.
     """
     if isinstance(files, str | os.PathLike):
         raise TypeError(f"files is {os.fspath(files)!r}; give a list of files")
+    _check_list("files", files, "the files in the same order on all ranks: sorted(files)")
+    for number, file in enumerate(files):
+        if not isinstance(file, str | os.PathLike):
+            raise TypeError(f"files[{number}] is {file!r}; it must be a path or a URL")
+
+
+def _check_list(name: str, given: object, what: str) -> None:
+    if isinstance(given, bytes | Set | Mapping) or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise TypeError(f"{name} is of type {type(given).__name__}; give a list, {what}")
 
 
 def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
@@ -134,15 +148,32 @@ def deal_out(counts: Sequence[int], lanes: int) -> list[list[int]]:
 def open_file(file: File) -> Iterator[BinaryIO]:
     """Opens a path, or a URL through fsspec; an exception of whoever reads it gets a note that names the file.
 
+    One that shows the user or the query of a URL, as fsspec's do, is replaced: messages go to logs.
+
     Raises:
         ImportError: If fsspec, or the package that it needs for such a URL, is missing.
     """
+    place = os.fspath(file)
     try:
-        with _opened(os.fspath(file)) as content:
+        with _opened(place) as content:
             yield content
     except Exception as error:
-        error.add_note(f"in reading {shown(file)}")
+        note = f"in reading {shown(file)}"
+        chain = list(_chain(error))
+        if is_url(place) and any(_SECRETS.search(str(one)) for one in chain):
+            text = f"{type(chain[-1]).__name__}: {_SECRETS.sub('', str(chain[-1]))}"
+            bare = FileNotFoundError(text) if isinstance(error, FileNotFoundError) else OSError(text)
+            bare.add_note(note)
+            raise bare from None
+        error.add_note(note)
         raise
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an exception and, one after the other, those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _opened(place: str) -> AbstractContextManager[BinaryIO]:
@@ -159,8 +190,4 @@ def _opened(place: str) -> AbstractContextManager[BinaryIO]:
 def shown(file: File) -> str:
     """Returns how messages name a file: a URL without what may be secret, its user and its query."""
     place = os.fspath(file)
-    if not is_url(place):
-        return place
-    kind, _, rest = place.partition("://")
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{kind}://{host.rpartition('@')[2]}{slash}{path}"
+    return _SECRETS.sub("", place) if is_url(place) else place

@@ -5,10 +5,13 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from elastic_launcher.integrations.streams.shards import File, lanes_of_files, open_file, shown
 from elastic_launcher.torch.data.lanes import Decode, Lanes
+
+_ZSTD = b"\x28\xb5\x2f\xfd"  # with which its files begin
+_BYTES = 2**16  # that are looked at at once, behind the mark of a file's end
 
 
 def lanes(
@@ -48,15 +51,27 @@ def count(file: File) -> int:
     """Returns the number of samples of a tar file; reads its headers.
 
     Raises:
-        tarfile.ReadError: If it is damaged or was cut off.
+        tarfile.ReadError: If it is damaged or was cut off, or goes on behind the mark of its end.
+        ValueError: If a sample's file is a link.
     """
-    with open_file(file) as content, tarfile.open(fileobj=content, tarinfo=_Header) as tar:
+    with open_file(file) as content, _tar(content) as tar:
         return sum(1 for _ in groupby(_members(tar), key=_key))
+
+
+def _tar(content: BinaryIO) -> tarfile.TarFile:
+    """Opens a tar file that says by itself how it is compressed."""
+    try:
+        return tarfile.open(fileobj=content, tarinfo=_Header)
+    except tarfile.ReadError as error:
+        content.seek(0)
+        if content.read(len(_ZSTD)) == _ZSTD:
+            error.add_note("it is compressed by zstd: write it uncompressed, or with gzip, bzip2 or xz")
+        raise
 
 
 def _read(file: File, start: int) -> Iterator[dict[str, Any]]:
     """Reads what files hold as they come: a compressed tar file that goes back is read from its beginning again."""
-    with open_file(file) as content, tarfile.open(fileobj=content, tarinfo=_Header) as tar:
+    with open_file(file) as content, _tar(content) as tar:
         for number, (key, members) in enumerate(groupby(_members(tar), key=_key)):
             if number >= start:
                 sample: dict[str, Any] = {}
@@ -100,5 +115,24 @@ def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]
         tar.members = []  # type: ignore[attr-defined]  # which would grow with each
         folder, slash, name = member.name.rpartition("/")
         stem, dot, extension = name.partition(".")
-        if member.isfile() and dot and stem:
+        if not (dot and stem):
+            continue
+        if member.islnk() or member.issym():
+            raise ValueError(
+                f"{member.name} is a link to {member.linkname}, and a sample needs its content: write the tar file "
+                "with tar --dereference --hard-dereference"
+            )
+        if member.isfile():
             yield folder + slash + stem, extension.lower(), member
+    _check_end(tar)
+
+
+def _check_end(tar: tarfile.TarFile) -> None:
+    """Refuses a file that goes on behind the mark of its end, where tarfile stops reading."""
+    content: Any = tar.fileobj
+    while rest := content.read(_BYTES):
+        if rest.count(0) < len(rest):
+            raise tarfile.ReadError(
+                "the tar file goes on behind the mark of its end, like several that cat has joined: join tar files "
+                "with tar --concatenate, or list them one by one"
+            )

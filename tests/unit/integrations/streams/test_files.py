@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.integrations.streams import webdataset
+from elastic_launcher.integrations.streams import parquet, webdataset
 from elastic_launcher.integrations.streams.shards import deal_out, lanes_of_files, shown
 from elastic_launcher.torch.data.lanes import Lanes
 
@@ -112,7 +113,27 @@ def test_ranks_compare_names_and_order_of_files_wherever_these_lie() -> None:
 
 def test_messages_name_a_url_without_its_secrets() -> None:
     assert shown("https://user:secret@host:1/a/b.tar?Signature=secret") == "https://host:1/a/b.tar"
+    assert shown("zip://a.tar::http://user:secret@host/b.zip?key=secret") == "zip://a.tar::http://host/b.zip"
     assert shown("s3://bucket/a@b.tar") == "s3://bucket/a@b.tar" and shown(Path("a?b.tar")) == "a?b.tar"
+
+
+def test_an_exception_of_a_url_s_library_does_not_show_its_secrets() -> None:
+    url = "http://user:1234@127.0.0.1:1/a.tar?Signature=1234"
+    with pytest.raises(OSError, match="refused|Connect call failed") as found:
+        webdataset.count(url)
+    text = "".join(traceback.format_exception(found.value))
+    assert "in reading http://127.0.0.1:1/a.tar" in text and "1234" not in text
+
+
+@pytest.mark.parametrize("files", [iter(["a"]), {"a"}, {"a": 1}, b"a", None], ids=lambda files: type(files).__name__)
+def test_what_is_no_list_is_refused(files: Any) -> None:
+    for make in (lambda: webdataset.lanes(files, lanes=1, counts=[1]), lambda: parquet.lanes(files, lanes=1)):
+        with pytest.raises(TypeError, match=r"files is of type .*; give a list, .*sorted\(files\)"):
+            make()
+    with pytest.raises(TypeError, match=r"counts is of type .*; give a list" if files else "counts"):
+        lanes_of_files(Reads([]), ["a"], files, lanes=1, decode=None, seed=None, shuffle_block=8)
+    with pytest.raises(TypeError, match=r"files\[1\] is 3; it must be a path or a URL"):
+        webdataset.lanes(["a", 3], lanes=1, counts=[1, 1])  # type: ignore[list-item]
 
 
 # -- tar files
@@ -194,6 +215,39 @@ def test_a_damaged_tar_file_is_named_and_not_taken_for_a_shorter_one(
         with pytest.raises(tarfile.ReadError, match="damaged, or was cut off|unexpected end of data") as found:
             read()
         assert found.value.__notes__ == [f"in reading {path}"]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_tar_file_that_goes_on_behind_its_end_is_refused(tmp_path: Path, compressed: bool) -> None:
+    """Python's tarfile ends there without a word: of files that cat has joined, it reads the first one."""
+    paths = [Path(write_tar(tmp_path / name, range(4), "w:gz" if compressed else "w")) for name in "ab"]
+    paths[0].write_bytes(b"".join(path.read_bytes() for path in paths))
+    reads = (
+        lambda: webdataset.count(paths[0]),
+        lambda: list(webdataset.lanes(paths, lanes=1, counts=[4, 4]).open(0, 0, 0)),
+    )
+    for read in reads:
+        with pytest.raises(tarfile.ReadError, match="goes on behind the mark of its end.* tar --concatenate"):
+            read()
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_sample_whose_file_is_a_link_is_refused(tmp_path: Path, kind: bytes) -> None:
+    """It would lack that file."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("0.cls"), io.BytesIO())
+        link = tarfile.TarInfo("1.cls")
+        link.type, link.linkname = kind, "0.cls"
+        tar.addfile(link)
+    with pytest.raises(ValueError, match=r"1.cls is a link to 0.cls.*--hard-dereference"):
+        webdataset.count(tmp_path / "a.tar")
+
+
+def test_a_tar_file_in_a_compression_that_tarfile_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(range(99)))
+    with pytest.raises(tarfile.ReadError) as found:
+        webdataset.count(tmp_path / "a.tar")
+    assert "compressed by zstd" in found.value.__notes__[0]
 
 
 def test_a_sample_with_an_extension_twice_is_refused(tmp_path: Path) -> None:

@@ -53,3 +53,15 @@ def test_a_column_that_a_file_does_not_have_is_refused(tmp_path: Path, column: s
 def test_columns_that_are_one_string_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="columns is 'number'; give a list of columns"):
         parquet.lanes([write(tmp_path / "a.parquet", range(3), 3)], lanes=1, columns="number")
+
+
+def test_a_column_that_a_file_has_twice_is_refused_if_it_is_read(tmp_path: Path) -> None:
+    """A row as a dict holds the last one."""
+    table = pyarrow.Table.from_arrays(
+        [pyarrow.array([1]), pyarrow.array([2]), pyarrow.array([3])], names=["a", "b", "a"]
+    )
+    written.write_table(table, tmp_path / "a.parquet")
+    for columns in (None, ["b", "a"]):
+        with pytest.raises(ValueError, match=r"a.parquet has 2 columns 'a'.*write it with other names"):
+            parquet.lanes([tmp_path / "a.parquet"], lanes=1, columns=columns)
+    assert list(parquet.lanes([tmp_path / "a.parquet"], lanes=1, columns=["b"]).open(0, 0, 0)) == [{"b": 2}]
