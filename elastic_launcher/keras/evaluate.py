@@ -171,5 +171,5 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def plain(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns logs with numbers in the place of single ones in arrays."""
-    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in logs.items()}
+    """Returns logs by their names, as Keras has them, with numbers in the place of single ones in arrays."""
+    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in sorted(logs.items())}
