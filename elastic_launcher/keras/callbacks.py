@@ -112,9 +112,13 @@ class CallbackState:
     """What a callback remembers in plain values, for joiners and checkpoints; not what it was made with.
 
     That is the script's: where a job resumes, a path or a patience may be another one.
+
+    Attributes:
+        kind: The name of the callback's class.
     """
 
     def __init__(self, callback: Any) -> None:
+        self.kind = type(callback).__name__
         self._callback = callback
         made_with = {name: value for name, value in vars(callback).items() if isinstance(value, (*SINGLE, np.ndarray))}
         self._made_with: dict[str, Any] = vars(callback).setdefault(MADE_WITH, made_with)  # in its first fit
@@ -129,7 +133,7 @@ class CallbackState:
             elif name not in ("_params", MADE_WITH) and _is_plain(value) and value is not made:
                 kept[name] = value
         operator = getattr(self._callback, "monitor_op", None) is not None
-        return {"kind": type(self._callback).__name__, "monitors": operator, "attributes": kept, "as_made": as_made}
+        return {"kind": self.kind, "monitors": operator, "attributes": kept, "as_made": as_made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes attributes that `state_dict` has returned.
@@ -137,7 +141,7 @@ class CallbackState:
         Raises:
             ValueError: If they are of another kind of callback.
         """
-        here, there = type(self._callback).__name__, state.get("kind")  # older checkpoints do not say it
+        here, there = self.kind, state.get("kind")  # older checkpoints do not say it
         if there not in (None, here):
             raise ValueError(
                 f"fit has the callback {here} here where it has {there} there: give it the same callbacks in the same "

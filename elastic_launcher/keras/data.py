@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +89,9 @@ def _tensor(array: Any) -> torch.Tensor:
     if not isinstance(array, torch.Tensor):
         array = np.asarray(array)
         backwards = any(stride < 0 for stride in array.strides)  # as in x[::-1], of which torch makes no tensor
-        array = torch.as_tensor(array.copy() if backwards else array)
+        with warnings.catch_warnings():  # nothing writes into it: a data frame's array, or a file's, may be read-only
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            array = torch.as_tensor(array.copy() if backwards else array)
     tensor = array.detach()
     return tensor.to(getattr(torch, keras.config.floatx())) if tensor.is_floating_point() else tensor
 

@@ -15,6 +15,7 @@ from elastic_launcher.keras.backend import keras
 from elastic_launcher.keras.callbacks import check
 from elastic_launcher.keras.denominators import Denominator
 from elastic_launcher.keras.job import current
+from elastic_launcher.keras.metrics import refusing_means_of_batches
 from elastic_launcher.torch import Job
 from elastic_launcher.torch.data.stock_loader import Data
 
@@ -126,7 +127,8 @@ def evaluated(model: Any, job: Job, loader: Any, bare: bool) -> dict[str, float]
 
     def sums(*batch: Any) -> dict[str, Any]:
         model.reset_metrics()
-        returned[:] = [model.test_step(as_given(batch, bare))]
+        with refusing_means_of_batches():
+            returned[:] = [model.test_step(as_given(batch, bare))]
         if denominator.value is not None:  # the loss is a mean over these, not over samples
             tracker.total.assign(tracker.result() * denominator.value)
             tracker.count.assign(denominator.value)
@@ -169,5 +171,5 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def plain(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns logs with numbers in the place of single ones in arrays."""
-    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in logs.items()}
+    """Returns logs by their names, as Keras has them, with numbers in the place of single ones in arrays."""
+    return {name: value.item() if getattr(value, "ndim", None) == 0 else value for name, value in sorted(logs.items())}

@@ -6,7 +6,8 @@ two hooks: the job takes its loss, and steps the optimizer once the gradient of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -20,10 +21,11 @@ from elastic_launcher.keras.evaluate import as_given, build, evaluated, is_bare,
 from elastic_launcher.keras.files import write_on_rank_0
 from elastic_launcher.keras.hooks import Hooks
 from elastic_launcher.keras.job import current
-from elastic_launcher.keras.metrics import Metrics
-from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rates
+from elastic_launcher.keras.metrics import Metrics, refusing_means_of_batches
+from elastic_launcher.keras.variables import ModelVariables, OptimizerInShape, Seeds, learning_rates, refusing_writes
 from elastic_launcher.torch import Job
 
+CALLBACK = "callback"
 _numbers: Iterator[int] = count()  # of optimizers: the same on all ranks
 _prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()  # by model
 _carried: list[Carried] = []  # of the present job
@@ -161,7 +163,7 @@ class Training:
         self._callbacks: Any = None
         self._begun = -1  # the last step that callbacks know of
         self._stops = False  # whether one has ended the training after it
-        self._warned = False  # of logs that are left out
+        self._tried = False  # whether train_step has run
 
     def state_dict(self) -> dict[str, Any]:
         """Returns which step callbacks know of, and whether one has ended the training after it."""
@@ -189,7 +191,7 @@ class Training:
             if isinstance(callback, OnMain):
                 callback.first_epoch = self._first
             else:
-                parts[f"callback{number}"] = CallbackState(callback)
+                parts[f"{CALLBACK}{number}"] = CallbackState(callback)
         carry(job, parts)
         model.stop_training = False
         logs: dict[str, Any] = {}
@@ -264,10 +266,15 @@ class Training:
                 if self._stops:
                     raise Left
                 self._begin_step()  # if this process joins here, its peers' state replaces what comes of it
-        with self._seeds.drawing():
+        first = not self._tried
+        with (
+            self._seeds.drawing(),
+            refusing_means_of_batches(),
+            refusing_writes(self._model) if first else nullcontext(),
+        ):
             logs = self._model.train_function([as_given(data_of.parts_of(batch), self._bare)])
-        if not self._warned:
-            self._warned = True
+        if first:
+            self._tried = True
             warn_of_other_logs("train_step", logs, self._model.get_metrics_result())
         loss, denominator = self._hooks.take()
         job.backward(loss, weight=denominator)
@@ -292,17 +299,34 @@ class Carried:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes what `state_dict` has returned.
 
+        Callbacks are taken by their order: one that acts on rank 0 alone has no state, and may come or go.
+
         Raises:
-            ValueError: If there were other parts.
+            ValueError: If there were other callbacks.
         """
-        if state.keys() != self.parts.keys():
-            here, there = ", ".join(self.parts), ", ".join(state)
+        here, there = _callbacks(self.parts), _callbacks(state)
+        if len(here) != len(there):
+            ours = _names(part.kind for part in here)
+            theirs = _names(one.get("kind", "one") for one in there)  # older checkpoints do not say it
             raise ValueError(
-                f"fit has {here} here, and {there} there: give it the same callbacks on all ranks, and where a job "
-                "resumes"
+                f"fit has {ours} here, and {theirs} there: give it the same callbacks in the same order on all ranks, "
+                "and where a job resumes (but for those that act on rank 0 alone, such as CSVLogger)"
             )
-        for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+        for part, one in zip(here, there, strict=True):
+            part.load_state_dict(one)
+        for name in self.parts.keys() & state.keys():
+            if not name.startswith(CALLBACK):
+                self.parts[name].load_state_dict(state[name])
+
+
+def _callbacks(parts: Mapping[str, Any]) -> list[Any]:
+    names = [name for name in parts if name.startswith(CALLBACK)]
+    return [parts[name] for name in sorted(names, key=lambda name: int(name.removeprefix(CALLBACK)))]
+
+
+def _names(kinds: Iterable[str]) -> str:
+    given = [kind for kind in kinds if kind != "History"]  # which is Keras' own
+    return f"the callbacks {', '.join(given)}" if given else "no callbacks"
 
 
 def carry(job: Job, parts: Mapping[str, Any]) -> None:

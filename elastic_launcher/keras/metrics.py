@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from elastic_launcher.keras.backend import keras
 from elastic_launcher.torch import Job
 
 
@@ -69,3 +72,35 @@ class Metrics:
             self._total += self._job.loss * (count - self._count)
             self._count = count
         tracker.total.assign(self._total)
+
+
+@contextmanager
+def refusing_means_of_batches() -> Iterator[None]:
+    """Refuses means of one number for each batch: they would depend on how the global batch is divided.
+
+    Raises:
+        ValueError: For one.
+    """
+    mean, function = keras.metrics.Mean, keras.metrics.MeanMetricWrapper
+    update = mean.update_state
+
+    def checked(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        if len(getattr(values, "shape", ())) == 0:
+            if isinstance(self, function):
+                raise ValueError(
+                    f"the metric {self.name!r} is a function that returns one number for a batch, and its mean would "
+                    "depend on how the global batch is divided: return one for each sample, as in "
+                    "keras.ops.mean(..., axis=-1)"
+                )
+            if sample_weight is None:
+                raise ValueError(
+                    f"the metric {self.name!r} is a mean of one number for each batch, which depends on how the global "
+                    "batch is divided: weight it by the samples, as in update_state(loss, sample_weight=len(x))"
+                )
+        return update(self, values, sample_weight=sample_weight)
+
+    mean.update_state = checked
+    try:
+        yield
+    finally:
+        mean.update_state = update

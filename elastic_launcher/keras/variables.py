@@ -32,8 +32,7 @@ class ModelVariables(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         layers = list(model._flatten_layers())
-        seeds = {id(generator.state) for layer in layers for generator in layer._seed_generators}
-        statistics = {id(variable) for layer in layers for variable in layer._non_trainable_variables}
+        seeds, statistics = _changed_by_layers(model)
         for number, variable in enumerate(model.variables):
             name = f"{number}:{variable.path}".replace(".", "_")
             if id(variable) in seeds:
@@ -47,6 +46,32 @@ class ModelVariables(nn.Module):
         for number, (name, buffer) in enumerate(model.named_buffers()):  # of torch modules in the model
             if id(buffer) not in known:
                 self.register_buffer(f"{number}:{name}".replace(".", "_"), buffer)
+
+
+def _changed_by_layers(model: Any) -> tuple[set[int], set[int]]:
+    """Returns the ids of the states of random generators, and of statistics."""
+    layers = list(model._flatten_layers())
+    seeds = {id(generator.state) for layer in layers for generator in layer._seed_generators}
+    return seeds, {id(variable) for layer in layers for variable in layer._non_trainable_variables}
+
+
+@contextmanager
+def refusing_writes(model: Any) -> Iterator[None]:
+    """Refuses a `train_step`, or a layer in it, that writes to weights: each rank would write something else.
+
+    Raises:
+        ValueError: If one has.
+    """
+    others = set[int]().union(*_changed_by_layers(model))
+    before = [(one, one.value._version) for one in model.variables if id(one) not in others]
+    yield
+    for variable, version in before:
+        if variable.value._version != version:
+            raise ValueError(
+                f"a train_step or a layer in it writes to the weight {variable.path!r}, as SpectralNormalization does: "
+                "each rank would write what comes of its own micro-batches. Change weights by the optimizer, in a "
+                "constraint (kernel_constraint=) or in a callback's on_train_batch_end, once for each step"
+            )
 
 
 def _takes_statistics(layer: Any) -> bool:
