@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.fabric.wrappers import _unwrap_objects
 from torch import nn
 from torch.optim import Optimizer
 
@@ -85,12 +86,13 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         return found
 
     def backward(
-        self, tensor: torch.Tensor, module: nn.Module | None, *args: Any, weight: float | None = None, **kwargs: Any
+        self, tensor: torch.Tensor, module: nn.Module | None, *args: Any, optimizer: Any = None, **kwargs: Any
     ) -> None:
-        """Adds the gradient of a micro-batch; ``weight`` is what its loss is a mean over, if not its samples."""
+        """Adds the gradient of a micro-batch, as `Job.backward` does; ``optimizer`` is what `Fabric.setup` returned."""
         self._show_rank()
         scaler = getattr(self.precision, "scaler", None)
-        self.job.backward(tensor if scaler is None else scaler.scale(tensor), *args, weight=weight, **kwargs)
+        loss = tensor if scaler is None else scaler.scale(tensor)
+        self.job.backward(loss, *args, optimizer=_unwrap_objects(optimizer), **kwargs)
 
     def clip_gradients_value(self, *args: Any, **kwargs: Any) -> None:
         """Clips the gradient of the global batch; before that is complete there is none, which torch would refuse."""

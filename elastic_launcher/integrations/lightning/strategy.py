@@ -80,10 +80,22 @@ class ElasticStrategy(Ranks, SingleDeviceStrategy):
         self.left = True
 
     def setup_environment(self) -> None:
-        """Has loggers choose their folder."""
+        """Has loggers choose their folder, and the processes of a machine prepare data one after the other."""
         super().setup_environment()
         assert self.lightning_module is not None
-        choose_versions(self.lightning_module.trainer)
+        trainer: Any = self.lightning_module.trainer
+        choose_versions(trainer)
+        connector = trainer._data_connector
+        connector.prepare_data = partial(self._prepare_data, type(connector).prepare_data, connector)
+
+    def _prepare_data(self, prepare: Callable[[Any], None], connector: Any) -> None:
+        """Runs `prepare_data` in this process too: there is no group in which it could wait for local rank 0."""
+        self.local_rank = 0  # the only one on which Lightning runs it
+        try:
+            with self.job.first_on_node():
+                prepare(connector)
+        finally:
+            self.local_rank = self.job.local_rank
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Saves a checkpoint of Lightning on rank 0, or on the next one to be it if that is lost meanwhile."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -10,7 +12,7 @@ import torch
 from accelerate.state import GradientState
 from torch.nn.functional import pad
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from elastic_launcher.torch import Job
 from elastic_launcher.torch.data.stock_loader import FORWARD
@@ -84,6 +86,7 @@ class SharedBatches:
         self._preprocess = trainer.preprocess_logits_for_metrics
         self._main_input = getattr(trainer.model, "main_input_name", "input_ids")
         self._batches = [list(indices) for indices in loader.batch_sampler]
+        self._in_order = isinstance(loader.sampler, SequentialSampler)
         self._form: TreeSpec | None = None
         self._done: dict[int, list[torch.Tensor | None]] = {}
 
@@ -112,6 +115,7 @@ class SharedBatches:
         """Returns what came of all batches."""
         if self._job.rank is None or not self._batches:
             return [self._evaluate(number) for number in range(len(self))]
+        self._check_alike()
         loader = self._job.dataloader(Numbers(len(self)))
         shapes = self._job.gather(self._shapes, loader)
         assert isinstance(shapes, torch.Tensor)
@@ -125,6 +129,20 @@ class SharedBatches:
             ]
             for number in range(len(self))
         ]
+
+    def _check_alike(self) -> None:
+        """Refuses batches that a sampler has drawn on each rank for itself.
+
+        Raises:
+            RuntimeError: If they differ between ranks.
+        """
+        checksum = 0 if self._in_order else zlib.crc32(pickle.dumps(self._batches))
+        found = self._job.reduce({"most": checksum, "least": -checksum}, op="max")
+        if found["most"] != -found["least"]:
+            raise RuntimeError(
+                "the batches of an evaluation differ between ranks: give the loader's sampler an order that does not "
+                "depend on random numbers"
+            )
 
     def _evaluate(self, number: int) -> list[torch.Tensor | None]:
         """Returns the loss, outputs, labels and inputs of a batch, as a list of tensors."""

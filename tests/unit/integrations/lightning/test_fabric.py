@@ -78,3 +78,25 @@ def test_gradients_are_clipped_by_value_where_they_are_complete(job: Any) -> Non
     ours, plain = trained(ElasticFabricStrategy(job)), trained("auto")
     for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_each_optimizer_has_a_loss_of_its_own(job: Any) -> None:
+    def trained(strategy: Any) -> list[Any]:
+        torch.manual_seed(3)
+        fabric, networks = lightning.Fabric(accelerator="cpu", strategy=strategy), [Classifier().net, Classifier().net]
+        made = [fabric.setup(network, torch.optim.SGD(network.parameters(), 0.1)) for network in networks]
+        (one, first), (other, second) = made
+        for x, y in fabric.setup_dataloaders(DataLoader(samples(48), BATCH)):
+            outputs = one(x)
+            errors = (other(x) - (outputs.detach() if strategy == "auto" else outputs)).square().mean()
+            losses = {first: torch.nn.functional.cross_entropy(outputs, y), second: errors}
+            for optimizer, loss in losses.items():
+                optimizer.zero_grad()
+                options = {} if strategy == "auto" else {"optimizer": optimizer, "retain_graph": True}
+                fabric.backward(loss, **options)
+            for optimizer in losses:
+                optimizer.step()
+        return [parameter for network in networks for parameter in network.parameters()]
+
+    for ours, theirs in zip(trained(ElasticFabricStrategy(job)), trained("auto"), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)

@@ -67,8 +67,21 @@ def test_whole_batches_in_other_precisions_are_those_of_lightning(make: Any, tmp
     assert rows[-1] == pytest.approx(expected[-1], rel=1e-2)
 
 
-def test_a_data_module_and_a_dictionary_of_outputs(tmp_path: Path) -> None:
+def test_a_data_module_and_a_dictionary_of_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    elastic_strategy = strategy()
+
     class Held(lightning.LightningDataModule):
+        def prepare_data(self) -> None:
+            with pytest.raises(
+                RuntimeError, match=r"called inside job\.first_on_node"
+            ):  # no other process is in it now
+                elastic_strategy.job.reduce(0.0)
+            (tmp_path / "data").touch()
+
+        def setup(self, stage: str) -> None:
+            assert (tmp_path / "data").exists()
+
         def train_dataloader(self) -> Any:
             return DataLoader(samples(50), batch_size=BATCH, shuffle=True)
 
@@ -86,9 +99,10 @@ def test_a_data_module_and_a_dictionary_of_outputs(tmp_path: Path) -> None:
         def validation_step(self, batch: Any) -> None:  # type: ignore[override]
             self.log("val_loss", self.net(batch[0][:, 0]).mean())
 
-    trainer = make_trainer(tmp_path, 2, strategy=strategy())
+    trainer = make_trainer(tmp_path, 2, strategy=elastic_strategy)
     trainer.fit(Shaped(), datamodule=Held())
     assert trainer.global_step == 6 and "val_loss" in trainer.callback_metrics
+    assert trainer.local_rank == 1
 
 
 @pytest.mark.parametrize("kind", MODULES)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, WeightedRandomSampler
 from transformers import Trainer
 
 import elastic_launcher.integrations.transformers as elastic
@@ -88,6 +89,21 @@ class ElasticShuffling(elastic.ElasticTrainer):  # type: ignore[misc] # transfor
 def test_an_evaluation_that_shuffles(job: Job, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="the loader of the evaluation shuffles"):
         make("classes", tmp_path, ElasticShuffling, job=job).evaluate()
+
+
+class ElasticDrawnEvaluation(elastic.ElasticTrainer):  # type: ignore[misc] # transformers is not followed
+    def get_eval_dataloader(self, *_: Any) -> Any:
+        torch.manual_seed(self.job.rank)  # as after a training step
+        return DataLoader(self.eval_dataset, batch_size=7, sampler=SubsetRandomSampler(range(31)))
+
+
+def test_an_evaluation_whose_sampler_draws_on_each_rank(tmp_path: Path) -> None:
+    def evaluate(group: Any) -> None:
+        job = thread_job(group, BATCH, MICRO)
+        with pytest.raises(RuntimeError, match="batches of an evaluation differ between ranks"):
+            make("classes", tmp_path, ElasticDrawnEvaluation, job=job).evaluate()
+
+    run_ranks(2, evaluate)
 
 
 def test_outputs_that_ranks_cannot_exchange(job: Job, tmp_path: Path) -> None:
