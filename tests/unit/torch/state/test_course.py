@@ -322,12 +322,16 @@ def test_an_optimizer_of_a_later_phase_whose_state_can_not_travel_is_found_in_it
 
     def body(group: ThreadGroup) -> list[int]:
         script = Script(group)
-        engine, loader = script.job._engine, script.loader(8)
+        engine, loader, session = script.job._engine, script.loader(8), script.job._session
         advance = engine.advance
 
         def with_a_launcher() -> None:
             advance()
-            engine._refuse_what_stays()
+            session.member = object()  # type: ignore[assignment]
+            try:
+                engine._refuse_what_stays()
+            finally:
+                session.member = None
 
         engine.advance = with_a_launcher  # type: ignore[method-assign]
         for _ in script.job.epochs(1):
