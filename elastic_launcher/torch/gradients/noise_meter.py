@@ -22,7 +22,7 @@ from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Slot
 from elastic_launcher.torch.gradients.square_norms import SquareNorms
 
 EVERY = 16  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
-EARLY_EVERY, EARLY = 4, 64  # the same in the first steps of a batch, so that the next decision need not wait
+EARLY = 16  # the first steps of a batch, of which each is measured, so that the next decision need not wait
 MOST_GAINS = 64  # entries of the batch schedule whose gains are known
 FIXED = 2  # numbers in the tail that are not of a group: parts, samples
 
@@ -130,7 +130,7 @@ class NoiseMeter:
 
     def _measures(self, step: int) -> bool:
         since = step - max((one for one in self.gains if one <= step), default=0)
-        return step % (min(self._every, EARLY_EVERY) if since < EARLY else self._every) == 0
+        return since < EARLY or step % self._every == 0
 
     # -- what is measured
 

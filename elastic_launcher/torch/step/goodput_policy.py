@@ -22,7 +22,7 @@ from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.step.step_times import known_bounds, known_noise, machines_of
 
-FEWEST_STEPS = 16  # of one batch and world size before a decision: their median stands for both
+FEWEST_STEPS = 8  # of one batch and world size before a decision: their median stands for both
 INTERVAL, MOST_INTERVAL = 0.1, 30.0  # seconds between two decisions: at first, and later
 SLOWER = 20  # the interval is so many times shorter than the time since the first step
 

@@ -19,9 +19,7 @@ from elastic_launcher.events import significant
 from elastic_launcher.torch.session import Session
 
 FEWEST_STEPS = 5  # of a configuration before it is reported
-FEWEST_ESTIMATES = (
-    0.2  # of the weight of all, of the noise averages: fourteen estimates, or 56 steps of the first batch
-)
+FEWEST_ESTIMATES = 0.2  # of the weight of all, of the noise averages: fourteen estimates of the first batch
 NEW_SECONDS = 1.0  # between two reports where another configuration was timed
 INTERVAL, SHARE_OF_AGE = 5.0, 0.01  # seconds between two reports at first; later this share of the job's age
 DIGITS = 6  # significant ones of a time

@@ -87,7 +87,8 @@ def test_estimates_agree_with_the_closed_form_at_any_world_size_and_accumulation
 
 
 def test_a_rank_alone_without_accumulation_compares_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise_meter, "EVERY", 2)  # so that no gradient is in two estimates
+    monkeypatch.setattr(noise_meter, "EVERY", 2)
+    monkeypatch.setattr(noise_meter, "EARLY", 0)  # so that no gradient is in two estimates
     (found,) = run_ranks(1, lambda group: train(group, BATCH, epochs=16))
     assert_known(found, None, EVERYTHING)
     assert_known(found, 1, elements(1, 3))
@@ -184,6 +185,7 @@ def test_a_gradient_that_is_not_finite_is_skipped() -> None:
 
 def test_the_averages_forget_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_meter, "EVERY", 3)
+    monkeypatch.setattr(noise_meter, "EARLY", 0)
     found = run_ranks(2, lambda group: train(group, BATCH, 1))[0]
     full, tail = memory(3 * BATCH, BATCH), memory(3 * (SAMPLES % BATCH), BATCH)
     assert found[-1].groups[0].weight == pytest.approx(1 - full ** (SAMPLES // BATCH // 3 + 1))
@@ -197,7 +199,7 @@ def test_the_noise_is_measured_more_often_in_the_first_steps_of_a_batch(monkeypa
     measured = []
     for meter.step in range(200):
         measured += [meter.step] * meter.is_due
-    assert measured == [*range(0, 64, 4), 64, 80, 96, *range(100, 164, 4), 176, 192]
+    assert measured == [*range(16), *range(16, 100, 16), *range(100, 116), *range(128, 200, 16)]
 
 
 STRETCH = torch.logspace(-3, 3, NUMEL, dtype=torch.float64)
