@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from elastic_launcher.engines.kubernetes.objects.pod import HOME, SHM, TMP, WRIT
 from elastic_launcher.engines.kubernetes.objects.precheck import check_pod_template
 from elastic_launcher.kube.expansion import literal
 from elastic_launcher.launcher import step_outputs
-from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option, command_line
+from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option, command_line, split_words
 
 Document = dict[str, Any]
 
@@ -228,13 +227,7 @@ def _check_filled_in(option: Option, text: str, *, splits: bool) -> None:
     if OPEN in rest:
         raise ConfigError(f"{option.flag} is {text!r}: Argo refuses '{OPEN}' without '}}}}' after it")
     if splits and rest != text and not rest.lstrip().startswith("["):
-        try:
-            shlex.split(rest)
-        except ValueError as error:
-            raise ConfigError(
-                f"{option.flag} is {text!r}: it can't be split ({error}); it must be as on a command line, or a JSON "
-                "list"
-            ) from error
+        split_words(option, rest, text)
 
 
 def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:

@@ -285,17 +285,29 @@ def _read_switch(option: Option, text: str) -> bool:
     return _SWITCHES[text.strip().lower()]
 
 
-def _read_words(option: Option, given: object) -> tuple[str, ...]:
-    if not isinstance(given, str | list | tuple):
-        raise ConfigError(f"{option.flag} is {given!r}: it must be one text, as on a command line, or a list")
+def split_words(option: Option, text: str, given: str) -> Any:
+    """Returns the words of a text, which is as on a command line, or a JSON list.
+
+    Args:
+        option: What the text is for.
+        text: The text.
+        given: How messages show it.
+
+    Raises:
+        ConfigError: If it can't be split.
+    """
     try:
-        words = given
-        if isinstance(given, str):
-            words = json.loads(given) if given.lstrip().startswith("[") else shlex.split(given)
+        return json.loads(text) if text.lstrip().startswith("[") else shlex.split(text)
     except ValueError as error:
         raise ConfigError(
             f"{option.flag} is {given!r}: it can't be split ({error}); it must be as on a command line, or a JSON list"
         ) from error
+
+
+def _read_words(option: Option, given: object) -> tuple[str, ...]:
+    if not isinstance(given, str | list | tuple):
+        raise ConfigError(f"{option.flag} is {given!r}: it must be one text, as on a command line, or a list")
+    words = split_words(option, given, given) if isinstance(given, str) else given
     try:
         return tuple(map(word, words))
     except ValueError as error:

@@ -32,7 +32,7 @@ class ModelVariables(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         layers = list(model._flatten_layers())
-        seeds, statistics = _changed_by_layers(model)
+        seeds, statistics = _changed_by(layers)
         for number, variable in enumerate(model.variables):
             name = f"{number}:{variable.path}".replace(".", "_")
             if id(variable) in seeds:
@@ -48,9 +48,8 @@ class ModelVariables(nn.Module):
                 self.register_buffer(f"{number}:{name}".replace(".", "_"), buffer)
 
 
-def _changed_by_layers(model: Any) -> tuple[set[int], set[int]]:
-    """Returns the ids of the states of random generators, and of statistics."""
-    layers = list(model._flatten_layers())
+def _changed_by(layers: Sequence[Any]) -> tuple[set[int], set[int]]:
+    """Returns the ids of what layers change by themselves: states of random generators, and statistics."""
     seeds = {id(generator.state) for layer in layers for generator in layer._seed_generators}
     return seeds, {id(variable) for layer in layers for variable in layer._non_trainable_variables}
 
@@ -62,7 +61,7 @@ def refusing_writes(model: Any) -> Iterator[None]:
     Raises:
         ValueError: If one has.
     """
-    others = set[int]().union(*_changed_by_layers(model))
+    others = set[int]().union(*_changed_by(list(model._flatten_layers())))
     before = [(one, one.value._version) for one in model.variables if id(one) not in others]
     yield
     for variable, version in before:

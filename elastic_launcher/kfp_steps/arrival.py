@@ -22,8 +22,7 @@ the step's artifacts beside them."""
 AUTO_NUMBER = -1
 """How a task's input that is a number, as Kubeflow wants it, has ``auto``."""
 _PREFIX = "data:text/x.elastic-launcher,"
-_CHANGED = re.compile(r"\$[$(]|\{\{")
-_BEGINS = re.compile(r"\$(?=[$(])|\{(?=\{)")
+_CHANGED = re.compile(r"\$(?=[$(])|\{(?=\{)")
 _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
 """What Kubeflow fills in: inputs and outputs within a text, and names of the run."""
 
@@ -96,7 +95,7 @@ def revealed(value: Any) -> Any:
 
 def untouched(text: str) -> str:
     """Returns a text for people, an output, with spaces where Kubernetes or Argo would change it on its way."""
-    return _BEGINS.sub(r"\g<0> ", text)
+    return _CHANGED.sub(r"\g<0> ", text)
 
 
 def check_size(inputs: Mapping[str, Any]) -> None:

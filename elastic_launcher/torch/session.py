@@ -26,6 +26,7 @@ from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.ordered import OrderedReducer
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
+from elastic_launcher.torch.membership.latest import Latest, Turn
 from elastic_launcher.torch.membership.main_writes import MainWrites
 from elastic_launcher.torch.membership.membership import Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
@@ -49,33 +50,6 @@ LEAVE_OUT = (
     "to leave a micro-batch out (a loss that is not finite, say), call job.backward(None, weight=0) "
     "in the place of its job.backward, and go on to optimizer.step()"
 )
-
-MOST_ACTS = 64  # that are compared after a reduction
-
-
-@dataclass
-class Latest:
-    """What came of the last operation of all ranks, for one of them that lost it.
-
-    Attributes:
-        outcome: Of the last reduction: a step, or the end of the training or of the loop (see `reconcile.NextAction`).
-        result: Of the last sum over ranks, if nothing was reduced since.
-        acted: How often optimizers, schedulers and scalers acted on the state since the last reduction, by name.
-        taken: How often they have still to do nothing, since what came of it was taken over from a peer.
-        ended: Whether nothing more acts than what is taken: that peer had ended the step, or begun its next reduction.
-        missed: The `backward` call of this step of which the reduction was taken over, and the script has still to see
-            that, where the step is done again; else None.
-        order: What the script has called that acts, since a reduction in which this rank took part; None where it did
-            not.
-    """
-
-    outcome: str = NextAction.AGAIN
-    result: Any = None
-    acted: dict[str, int] = field(default_factory=dict)
-    taken: dict[str, int] = field(default_factory=dict)
-    ended: bool = False
-    missed: int | None = None
-    order: list[str] | None = None
 
 
 class NotAdmitted(RuntimeError):
@@ -327,7 +301,7 @@ class Session:
         """
         self.check_unlocked(operation.what)
         group = self.need_membership(operation.what).group
-        self.together.begin(group, operation, self.step, self.acted(), self._abstain)
+        self.together.begin(group, operation, self.step, self.latest.calls_in_words(), self._abstain)
 
     def _abstain(self, wire: Wire) -> Agreement:
         group = self.need_membership("a reduction").group
@@ -375,47 +349,29 @@ class Session:
         """
         self.latest = Latest(acted=dict(acted), taken=dict(acted), ended=True, missed=self.position.calls - 1)
 
-    def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:
+    def turn(self, name: str, optimizer: Optimizer | None = None) -> Turn:
         """Returns whether what the script calls now takes effect: outside the loop always, inside it once the global
         batch is complete; not what this rank has taken over from a peer.
 
         Where the optimizer would step without a gradient that was lost, this process ends, and so do all others.
         """
         if self.micro is not None and not self.sync_gradients:
-            return False
+            return Turn.IDLES
         latest = self.latest
-        if latest.order is not None and len(latest.order) < MOST_ACTS:
-            latest.order.append(name)
+        latest.note_call(name)
         if self.micro is not None and latest.ended and not latest.taken.get(name):
-            return False
-        if not self.note_act(name):
-            return False
-        if self.micro is not None:
+            return Turn.IDLES
+        turn = latest.note_act(name)
+        if turn is Turn.ACTS and self.micro is not None:
             if any(self.state.optimizers[number] is optimizer for number in self.lost):
                 leave("a step broke off after one optimizer had stepped, and the gradient that another needs is lost")
             if not name.endswith(".unscale_"):  # which changes gradients alone
                 self.apply_calls(self.micro.calls)  # what was reduced is part of the state from here on
-        return True
-
-    def note_act(self, name: str) -> bool:
-        """Counts what acts; returns False where a peer has done it for this rank."""
-        latest = self.latest
-        if latest.taken.get(name):
-            latest.taken[name] -= 1
-            return False
-        latest.acted[name] = latest.acted.get(name, 0) + 1
-        return True
+        return turn
 
     def apply_calls(self, calls: int) -> None:
         """Notes that so many `backward` calls of this step are reduced and applied (see `Position.calls`)."""
         self.move_to(replace(self.position, calls=calls))
-
-    def acted(self) -> str:
-        """Returns what has acted since the last reduction, in order, the same on all ranks; "" where this one doesn't
-        know.
-        """
-        order = self.latest.order
-        return "" if order is None else ", ".join(order) or "nothing"
 
     def hold(self) -> None:
         """Notes which optimizers' gradients can't be made again from here on: something has acted since they came."""

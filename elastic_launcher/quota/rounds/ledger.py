@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -268,9 +267,7 @@ def _set_back(account: Account, now: float) -> Account:
     return replace(account, grown_at=grown_at, shrunk_at=shrunk_at, reclaim_by=reclaim_by)
 
 
-def settle(
-    ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], patience: float, noticed: float = inf
-) -> Ledger:
+def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], patience: float, noticed: float) -> Ledger:
     """Returns the ledger after the jobs' reports.
 
     A job that the controller has not promised anything is taken over with what it holds. A job that is no longer

@@ -65,7 +65,7 @@ class After:
         protected: Jobs that may not be paused yet: until when, their ids and their projects, the earliest first.
     """
 
-    def __init__(self, ledger: Ledger, now: float, members: Sequence[Member] = ()) -> None:
+    def __init__(self, ledger: Ledger, now: float, members: Sequence[Member]) -> None:
         accounts = ledger.accounts
         self.ledger = ledger
         self.protected = sorted(

@@ -19,12 +19,13 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.formations import JobOver
+from elastic_launcher.torch.membership.latest import Latest
 from elastic_launcher.torch.membership.membership import Division, Formation, Membership
 from elastic_launcher.torch.membership.reconcile import At, NextAction, RankStatus, RecoveryPlan
 from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.state_sync import meet
-from elastic_launcher.torch.session import Latest, Session
+from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.course import decode_sums, encode_sums
 
 Sums = dict[str, torch.Tensor]

@@ -365,7 +365,7 @@ class Backward:
         save = halt = False
         if session.checkpoints is not None:
             save, halt = session.checkpoints.wishes()
-        acted = session.acted()
+        acted = session.latest.calls_in_words()
         acts = (zlib.crc32(acted.encode()) & 0xFFFF or 1) if acted else 0
         return Signals(
             session.position.mark(), ready, stop, left_loop, save, halt, check, acts=acts, batch_size=batch_size
@@ -390,7 +390,9 @@ class Backward:
             raise RuntimeError(name_positions(group, session.position))
         doubt = session.checkpoints.doubt if session.checkpoints is not None else str
         if not agreement.same_acts:
-            raise RuntimeError(name_different_acts(group, session.acted(), session.position.step) + doubt())
+            raise RuntimeError(
+                name_different_acts(group, session.latest.calls_in_words(), session.position.step) + doubt()
+            )
         if self._check is not None and not agreement.same_check:
             self._refuse_differences(group, self._check, doubt)
         if agreement.stop:

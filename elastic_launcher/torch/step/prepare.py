@@ -23,6 +23,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimiz
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.grad_scaler import forget_all, has_work
 from elastic_launcher.torch.membership.connection import leave
+from elastic_launcher.torch.membership.latest import Turn
 from elastic_launcher.torch.session import LEAVE_OUT
 from elastic_launcher.torch.shard.model import HOW, drop_gathered, is_sharded_model, named_parameters, set_up
 from elastic_launcher.torch.shard.node import find_node
@@ -194,15 +195,15 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
         if micro is not None and micro.calls == 0:
             early = "optimizer.step() was called before job.backward(loss) in this micro-batch"
             raise RuntimeError(f"{early}; {LEAVE_OUT}")
-        left = session.latest.taken.get(name, 0)
-        if session.acts(name, optimizer):
+        turn = session.turn(name, optimizer)
+        if turn is Turn.ACTS:
             with scaled(session, optimizer):
                 result = _act(session, act, **arguments)
             session.reducer.stepped()
             if session.shards is not None:
                 drop_gathered(session.models)
             return result
-        if session.latest.taken.get(name, 0) < left:
+        if turn is Turn.TAKEN:
             _act(session, _act_hooks, session, optimizer, **arguments)
             session.reducer.stepped()
         elif micro is not None and not session.sync_gradients:
@@ -224,7 +225,12 @@ def _add_optimizer(session: Session, optimizer: Optimizer) -> int:
         for inner in vars(optimizer).values():
             if isinstance(inner, Optimizer):
                 _add_optimizer(session, inner)
-    return next(number for number, one in enumerate(known) if one is optimizer)
+    return _number_of(session.state, optimizer)
+
+
+def _number_of(state: TrainingState, optimizer: Optimizer) -> int:
+    """Returns the number of an optimizer; -1 if it has none."""
+    return next((number for number, one in enumerate(state.optimizers) if one is optimizer), -1)
 
 
 def _act(session: Session, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -257,7 +263,7 @@ def _act_hooks(session: Session, optimizer: Optimizer, **arguments: Any) -> None
 
 def _hooks_of(state: TrainingState, optimizer: Optimizer) -> str:
     """Returns the name by which it is counted that an optimizer's step, and so its hooks, ran."""
-    return f"hooks of optimizer {next((n for n, one in enumerate(state.optimizers) if one is optimizer), None)}"
+    return f"hooks of optimizer {_number_of(state, optimizer)}"
 
 
 def _has_hooks(optimizer: Optimizer) -> bool:
@@ -275,10 +281,10 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
         rehearses = session.micro is not None and session.micro.rehearsal
         if rehearses and (said := session.shares.too_few_for_two_passes()):
             raise RuntimeError(f"{name} ({type(optimizer).__name__}) is half of a step: {said}")
-        left = session.latest.taken.get(name, 0)
-        if not session.acts(name, optimizer):
-            if session.latest.taken.get(name, 0) < left:
-                _act(session, _act_hooks, session, optimizer)
+        turn = session.turn(name, optimizer)
+        if turn is Turn.TAKEN:
+            _act(session, _act_hooks, session, optimizer)
+        if turn is not Turn.ACTS:
             return None
         with scaled(session, optimizer):
             return _act(session, act, *arguments, **named)
@@ -292,8 +298,8 @@ def _look_at_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     """
     for session in filter(None, (one() for one in _sessions)):
         if session.stepping:
-            session.note_act(_hooks_of(session.state, optimizer))
-        if session.micro is None or session.stepping or any(optimizer is one for one in session.state.optimizers):
+            session.latest.note_act(_hooks_of(session.state, optimizer))
+        if session.micro is None or session.stepping or _number_of(session.state, optimizer) >= 0:
             continue
         known = {id(parameter) for parameter in session.parameters()}
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
@@ -316,10 +322,10 @@ def _gate(session: Session, owner: Any, method: str, name: str) -> None:
     def gated(*arguments: Any, **named: Any) -> Any:
         session.asked |= method == "step"
         optimizer = next((one for one in (*arguments, *named.values()) if isinstance(one, Optimizer)), None)
-        left = session.latest.taken.get(name, 0)
-        if not session.acts(name, optimizer):
-            if method == "step" and optimizer is not None and session.latest.taken.get(name, 0) < left:
-                _follow_step(session, optimizer)
+        turn = session.turn(name, optimizer)
+        if turn is Turn.TAKEN and method == "step" and optimizer is not None:
+            _follow_step(session, optimizer)
+        if turn is not Turn.ACTS:
             return None
         if session.micro is not None and isinstance(owner, torch.amp.GradScaler) and not has_work(owner, optimizer):
             return None
@@ -330,8 +336,7 @@ def _gate(session: Session, owner: Any, method: str, name: str) -> None:
 
 def _follow_step(session: Session, optimizer: Optimizer) -> None:
     """Has an optimizer note that a peer's scaler stepped it; not where that left the step out (a gradient of inf)."""
-    number = next((n for n, one in enumerate(session.state.optimizers) if one is optimizer), -1)
-    if session.latest.taken.get(f"optimizer {number}"):
+    if session.latest.taken.get(f"optimizer {_number_of(session.state, optimizer)}"):
         optimizer.step()
 
 
@@ -344,7 +349,7 @@ def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlat
         """The same scheduler; a wrapped method of the instance would end up in its ``state_dict``."""
 
         def step(self, *arguments: Any, **named: Any) -> None:
-            if session.acts(name):
+            if session.turn(name) is Turn.ACTS:
                 kind.step(self, *arguments, **named)
 
     Gated.__name__, Gated.__qualname__, Gated.__module__ = kind.__name__, kind.__qualname__, kind.__module__

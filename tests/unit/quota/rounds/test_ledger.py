@@ -13,56 +13,56 @@ SHRUNK = Ledger(7, {"job": Account("nlp", 2, 4, 7, held=4, reported_at=10.0, rec
 
 
 def test_a_job_that_was_never_promised_anything_is_taken_over_with_what_it_holds_and_may_follow() -> None:
-    account = settle(Ledger(), [job("job", held=2, following=3)], OWNERS, NOW).accounts["job"]
+    account = settle(Ledger(), [job("job", held=2, following=3)], OWNERS, NOW, NOW).accounts["job"]
     assert (account.allowed, account.committed) == (2, 3)
 
 
 def test_a_job_without_an_account_can_not_claim_to_follow_a_hint_that_was_never_given() -> None:
-    account = settle(Ledger(7, {"other": Account("nlp", 1, 1, 7)}), [job("job", following=4)], OWNERS, NOW).accounts[
-        "job"
-    ]
+    account = settle(
+        Ledger(7, {"other": Account("nlp", 1, 1, 7)}), [job("job", following=4)], OWNERS, NOW, NOW
+    ).accounts["job"]
     assert (account.allowed, account.committed) == (0, 0)
 
 
 def test_a_lower_number_frees_nothing_before_the_job_follows_it() -> None:
     late = job("job", held=2, following=4, following_generation=6, reported_at=11.0)
-    assert settle(SHRUNK, [late], OWNERS, NOW).accounts["job"].committed == 4
+    assert settle(SHRUNK, [late], OWNERS, NOW, NOW).accounts["job"].committed == 4
 
 
 def test_a_job_that_follows_a_lower_number_is_committed_to_what_it_still_holds() -> None:
     leaving = job("job", held=3, following=2, following_generation=7, reported_at=11.0)
-    after = settle(SHRUNK, [leaving], OWNERS, NOW)
+    after = settle(SHRUNK, [leaving], OWNERS, NOW, NOW)
     assert (after.accounts["job"].committed, after.accounts["job"].reclaim_by) == (3, 40.0)
     gone = job("job", held=2, following=2, following_generation=7, reported_at=12.0)
-    assert settle(after, [gone], OWNERS, NOW).accounts["job"].reclaim_by is None
+    assert settle(after, [gone], OWNERS, NOW, NOW).accounts["job"].reclaim_by is None
 
 
 def test_a_number_of_a_later_document_counts_if_it_is_the_same() -> None:
     later = job("job", held=2, following=2, following_generation=9, reported_at=11.0)
-    assert settle(SHRUNK, [later], OWNERS, NOW).accounts["job"].committed == 2
+    assert settle(SHRUNK, [later], OWNERS, NOW, NOW).accounts["job"].committed == 2
 
 
 def test_a_report_that_is_older_than_one_that_was_seen_changes_nothing() -> None:
     old = job("job", held=1, following=2, following_generation=7, reported_at=9.0)
-    assert settle(SHRUNK, [old], OWNERS, NOW).accounts["job"].committed == 4
+    assert settle(SHRUNK, [old], OWNERS, NOW, NOW).accounts["job"].committed == 4
 
 
 def test_a_job_that_follows_a_number_that_it_can_not_use_is_committed_to_what_it_uses_of_it() -> None:
     paused = Ledger(7, {"job": Account("nlp", 0, 4, 7, held=4, reported_at=10.0)})
     by_hand = job("job", least=3, following=2, following_generation=8, reported_at=11.0)
-    assert settle(paused, [by_hand], OWNERS, NOW).accounts["job"].committed == 0
+    assert settle(paused, [by_hand], OWNERS, NOW, NOW).accounts["job"].committed == 0
 
 
 def test_a_job_is_overdue_from_the_end_of_its_grace_until_it_has_given_its_gpus_back() -> None:
     deaf = job("job", held=4, reported_at=11.0)
-    assert not settle(SHRUNK, [deaf], OWNERS, 39.0).accounts["job"].overdue
-    late = settle(SHRUNK, [deaf], OWNERS, 40.0)
+    assert not settle(SHRUNK, [deaf], OWNERS, 39.0, NOW).accounts["job"].overdue
+    late = settle(SHRUNK, [deaf], OWNERS, 40.0, NOW)
     assert late.accounts["job"].overdue
     cut = Ledger(8, {"job": late.accounts["job"].change(1, 8, 41.0, "", 71.0)})
-    again = settle(cut, [deaf], OWNERS, 42.0).accounts["job"]
+    again = settle(cut, [deaf], OWNERS, 42.0, NOW).accounts["job"]
     assert (again.committed, again.kept) == (4, late.accounts["job"].kept), "what it is cut by now has its own grace"
     obeys = job("job", held=1, following=1, following_generation=8, reported_at=43.0)
-    assert not settle(cut, [obeys], OWNERS, 44.0).accounts["job"].overdue
+    assert not settle(cut, [obeys], OWNERS, 44.0, NOW).accounts["job"].overdue
 
 
 def test_a_job_whose_growth_is_taken_back_again_and_again_waits_longer_each_time() -> None:
@@ -86,9 +86,9 @@ def test_a_job_that_never_shrank_grows_at_once() -> None:
 
 def test_a_job_that_is_over_or_gone_is_promised_nothing() -> None:
     over = job("job", finished=True, reported_at=11.0)
-    account = settle(SHRUNK, [over], OWNERS, NOW).accounts["job"]
+    account = settle(SHRUNK, [over], OWNERS, NOW, NOW).accounts["job"]
     assert (account.allowed, account.committed) == (0, 0)
-    assert settle(SHRUNK, [], OWNERS, NOW).accounts == {}
+    assert settle(SHRUNK, [], OWNERS, NOW, NOW).accounts == {}
 
 
 def test_a_ledger_is_the_same_after_it_was_stored() -> None:
