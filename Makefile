@@ -9,6 +9,8 @@ ON_A_GPU := resize sudden_loss deterministic lanes keras lightning transformers 
 IRS    := digits_elastic digits_keras digits_search gpt_lora plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
+unexport PYTHONDONTWRITEBYTECODE # with it, each process of a job compiles the package anew, as no installed one does
+
 .DEFAULT_GOAL := help
 .PHONY: help run run-shared test test-local test-gpu cluster test-cluster test-cluster-full cluster-down lint format bench soak chaos golden clean
 
@@ -29,10 +31,11 @@ run-shared: $(STAMP) ## two projects share this machine: a job borrows GPUs, giv
 	$(BIN)/python -m pipelines.shared_machine.run
 
 test: $(STAMP) ## unit tests, the quick local tests, one kfp.local run
-	$(BIN)/python -m pytest -q $(TWO) tests/unit components
+	$(BIN)/python -m pytest -q $(TWO) -m 'not thorough' tests/unit components
 	$(BIN)/python -m pytest -q $(TWO) -m quick tests/local
 
-test-local: $(STAMP) ## the other local tests: several processes each
+test-local: $(STAMP) ## the other unit tests and the other local ones: several processes each
+	$(BIN)/python -m pytest -q $(TWO) -m thorough tests/unit
 	$(BIN)/python -m pytest -q $(TWO) -m 'not quick' tests/local
 
 test-gpu: $(STAMP) ## what one NVIDIA GPU can show; fails where there is none (no part of any other target)

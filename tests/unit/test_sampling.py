@@ -258,12 +258,14 @@ def departures(many: np.ndarray) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("size", [6, 16, 50, 64, 65, 72, 81])
+@pytest.mark.parametrize(
+    "size", [6, 16, 50, 64, 72, *(pytest.param(size, marks=pytest.mark.thorough) for size in (65, 81))]
+)
 def test_positions_neighbours_and_digits_are_those_of_a_shuffle(size: int, source: str) -> None:
     assert departures(orders(source, size, MANY_ORDERS if size > SMALL else ORDERS)) == {}
 
 
-@pytest.mark.parametrize("size", [65, 72])
+@pytest.mark.parametrize("size", [pytest.param(65, marks=pytest.mark.thorough), 72])
 def test_the_statistics_see_a_network_of_two_rounds_less(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "ROUNDS", sampling.ROUNDS - 2)
     assert "sample 1 later" in departures(orders(OURS_BY_SEED, size, MANY_ORDERS))

@@ -37,7 +37,12 @@ print("a warning", file=sys.stderr)
 
 
 @pytest.mark.parametrize(
-    ("code", "after"), [(MARK, 3), (LEAVE, 7), (PRINT, 3)], ids=["a mark", "a farewell", "a print of the script's"]
+    ("code", "after"),
+    [
+        pytest.param(MARK, 3, id="a mark"),
+        pytest.param(LEAVE, 7, id="a farewell", marks=pytest.mark.thorough),
+        pytest.param(PRINT, 3, id="a print of the script's"),
+    ],
 )
 def test_a_full_disk_ends_nothing_and_keeps_nobody(code: str, after: int) -> None:
     text = f"import os\n{code}\nos._exit(3)"

@@ -179,6 +179,7 @@ def test_hints_that_somebody_broke_are_left_alone_and_said_once(served: Served) 
     assert served.said[0].startswith("no round: ")
 
 
+@pytest.mark.thorough
 def test_the_hints_of_thousands_of_jobs_that_wait_stay_within_what_a_document_may_have(served: Served) -> None:
     bert = job("bert", held=4, following=4, submitted_at=-1.0)
     served.source.jobs = (bert, *(job(f"job-{number:04}", least=4) for number in range(5000)))

@@ -235,6 +235,7 @@ def test_claims_that_make_no_tree_are_refused(total: int, claims: list[Claim], s
         fair_share(total, claims)
 
 
+@pytest.mark.thorough
 def test_shares_are_those_of_a_slow_oracle() -> None:
     """On ``TREES`` random trees: 10,000, in some four seconds. Each is drawn from a seed of its own."""
     wrong = []

@@ -148,6 +148,7 @@ def test_many_nodes_share_lines_and_long_tables_are_cut() -> None:
     assert int(plot.attrib["height"]) < 100
 
 
+@pytest.mark.thorough
 def test_a_job_of_a_million_steps_is_rendered_in_seconds() -> None:
     story = histories.Story(total_steps=1_000_000).start_nodes(1).form(1, cause="start")
     story.train(50_000, steps_a_second=20)

@@ -27,6 +27,7 @@ def test_a_member_ends_at_its_moment_and_no_other(faults: str, ends: bool) -> No
     assert (found.returncode, found.stdout) == ((-signal.SIGKILL, "") if ends else (0, "on\n"))
 
 
+@pytest.mark.thorough
 def test_a_member_stands_still_until_it_may_go_on() -> None:
     code = "from elastic_launcher.torch.fault_injection import point; point('a', 5); print('on')"
     environment = os.environ | {"ELASTIC_FAULT": "freeze=a@5:2", "ELASTIC_MEMBER": "2"}
@@ -36,11 +37,13 @@ def test_a_member_stands_still_until_it_may_go_on() -> None:
     assert rank.communicate()[0] == "on\n"
 
 
+@pytest.mark.thorough
 def test_a_group_breaks_once() -> None:
     found = reach("[('a', 5)]", "break=a@5:2")
     assert "GroupError: the test breaks the group at a of step 5" in found.stderr
 
 
+@pytest.mark.thorough
 def test_a_frozen_member_goes_on_when_it_is_thawed() -> None:
     begin = "from elastic_launcher.torch.fault_injection import arm, point"
     code = f"{begin}\narm('freeze=a@5:2'); point('a', 5); point('a', 6)"

@@ -360,6 +360,7 @@ BEHAVING = ["tick", "complete", "gone", "target", "broken", "killed", "notice", 
 BEHAVING += ["warm", "lost"] * 3
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)), steps=histories(BEHAVING, 15))
 def test_coordinators_may_come_and_go_and_every_job_ends(

@@ -208,6 +208,7 @@ def test_jobs_go_on_with_what_is_there_if_no_machine_comes() -> None:
     )
 
 
+@pytest.mark.thorough
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(0, 5), st.integers(0, 40), st.integers(1, 30))
 def test_whatever_happens_no_gpu_is_promised_twice_and_machines_come_to_rest(

@@ -217,6 +217,7 @@ def submit(played: Played, name: str, random: Random) -> None:
     played.nodes[name] = []
 
 
+@pytest.mark.thorough
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
 @example(1935)  # here a job is cut that has just grown, and its nodes must leave the machines of an owner

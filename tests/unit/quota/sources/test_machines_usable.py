@@ -282,6 +282,7 @@ def check_growth(played: Played, decision: Decision, before: Ledger) -> None:
             assert gpus // per_node <= placed + room, name
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 @example(8, 16)  # in these worlds two jobs took each other's GPUs in turn, wherever the scheduler put their nodes

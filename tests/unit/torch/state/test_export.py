@@ -56,7 +56,7 @@ def test_what_an_optimizer_keeps_of_no_parameter_is_exported_too(tmp_path: Path)
     assert exported["steps"] == {"done": 3} and "embedding.weight" in exported
 
 
-@pytest.mark.parametrize("form", ["torch", "dcp"])
+@pytest.mark.parametrize("form", ["torch", pytest.param("dcp", marks=pytest.mark.thorough)])
 def test_a_disk_that_takes_no_more_is_said(tmp_path: Path, form: str) -> None:
     (tmp_path / "events.jsonl").touch()
     Outcome(tmp_path / "checkpoints").save(training(3))
@@ -131,6 +131,7 @@ def test_a_place_that_is_a_folder_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.thorough
 def test_the_distributed_form_is_read_by_a_plain_process(tmp_path: Path) -> None:
     state = training(3)
     (tmp_path / "events.jsonl").touch()

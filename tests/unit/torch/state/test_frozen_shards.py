@@ -105,7 +105,11 @@ def rewrite(state: TrainingState, step: int) -> None:
 
 @pytest.mark.parametrize(
     ("change", "blocks"),
-    [(thaw, 3), (thaw_and_freeze, 2), (rewrite, 1)],  # with two moments of Adam
+    [  # with two moments of Adam
+        (thaw_and_freeze, 2),
+        pytest.param(thaw, 3, marks=pytest.mark.thorough),
+        pytest.param(rewrite, 1, marks=pytest.mark.thorough),
+    ],
 )
 def test_what_changes_is_written_again(
     tmp_path: Path, change: Callable[[TrainingState, int], None], blocks: int
