@@ -121,7 +121,9 @@ def test_a_scheduler_that_is_none_of_torchs(job: Job, tmp_path: Path) -> None:
     assert_alike(trainer, plain)
     assert len({log["learning_rate"] for log in history(plain) if "loss" in log}) > 2
     kept = trainer.job._session.state.registered["transformers.scheduler"]
-    assert kept.state_dict() == plain.lr_scheduler.state_dict()
+    found, expected = kept.state_dict(), plain.lr_scheduler.state_dict()
+    assert found.pop("best") == pytest.approx(expected.pop("best"), rel=1e-9)  # a loss, whose last digits may differ
+    assert found == expected
 
 
 def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
