@@ -106,7 +106,7 @@ def _explain(layout: Layout) -> NoReturn:
     left = len(processes.find(os.path.realpath(layout.path)))
     what = (
         f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "
-        "command ends them at once and resumes from what is saved"
+        "command takes them over until then"
         if left
         else "the same command resumes from what is saved"
     )
