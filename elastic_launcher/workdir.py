@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from elastic_launcher.events import Event, EventError, read_last
 from elastic_launcher.field_types import JOB, wrong_field
 from elastic_launcher.host.files import replacing
 from elastic_launcher.host.layout import Layout as Layout
-from elastic_launcher.host.lock import Lock, LockHeld
+from elastic_launcher.host.lock import Lock, LockHeld, launcher_lives
 from elastic_launcher.host.modes import make_folder
 from elastic_launcher.host.transient import StoreAway, may_pass
 from elastic_launcher.options import ConfigError
@@ -139,6 +139,7 @@ def claim(config: JobConfig, directory: Path, content: Content = Content()) -> W
             "first_node": past.first_node,
             "first_member": past.first_member,
             **lock.owner,
+            "path": str(layout.path),
             "directory": str(directory),
             "config": config.to_dict(),
             "content": content.to_dict(),
@@ -191,6 +192,22 @@ def job_id(layout: Layout) -> str:
 def hint_id(layout: Layout) -> str:
     """Returns the id by which hints match the job: in a cluster the name of its Service, elsewhere the job's own."""
     return str(read_document(layout.job).get("service") or job_id(layout))
+
+
+def copied_from(layout: Layout) -> Path | None:
+    """Returns the folder in which a job is, where this one is a copy of it; None for the job's own folder."""
+    document = read_document(layout.job)
+    own = Path(str(document.get("path", layout.path)))
+    with contextlib.suppress(OSError):  # none is there: the job's folder was moved, or has that name elsewhere
+        if not own.samefile(layout.path) and read_document(Layout(own).job).get("id") == document.get("id"):
+            return own
+    return None
+
+
+def lives(layout: Layout, owner: Mapping[str, Any]) -> bool | None:
+    """Returns whether the launcher of a folder's job is alive, which that of a copy is not; see `launcher_lives`."""
+    alive = launcher_lives(owner)
+    return False if alive and copied_from(layout) else alive
 
 
 def note_cluster(layout: Layout, service: str, scheduling: dict[str, Any]) -> None:

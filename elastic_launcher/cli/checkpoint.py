@@ -15,7 +15,7 @@ from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.folder import LOOKS
 from elastic_launcher.checkpoint.storage import StorageError, is_url
 from elastic_launcher.checkpoint.store import CheckpointStore, open_store
-from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell, told_elsewhere, told_end
+from elastic_launcher.cli.job_argument import ended, job_folder, refuse, refuse_copy, tell, told_elsewhere, told_end
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
@@ -54,6 +54,7 @@ def checkpoint(
     if to is not None:
         _export(layout, to, form)
     else:
+        refuse_copy(layout)
         _save(layout)
 
 

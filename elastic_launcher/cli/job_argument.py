@@ -13,8 +13,9 @@ import typer
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import SCHEME, JobName
 from elastic_launcher.events import Event, EventError, read_events, read_last
+from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.report.words import first_line
-from elastic_launcher.workdir import Layout, WorkDirError, read_job_document
+from elastic_launcher.workdir import Layout, WorkDirError, copied_from, read_job_document
 
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
 """Of a command's argument."""
@@ -90,6 +91,22 @@ def job_document(layout: Layout) -> dict[str, Any]:
         return read_job_document(layout)
     except WorkDirError as error:
         refuse(str(error))
+
+
+def told_copy(layout: Layout, owner: Mapping[str, Any]) -> str:
+    """Returns that a folder is a copy of that of a running job; "" if it is not, or the job does not run."""
+    own = copied_from(layout) if launcher_lives(owner) else None
+    return "" if own is None else f"{layout.path} is a copy of the work directory {own}, where its job runs"
+
+
+def refuse_copy(layout: Layout) -> None:
+    """Refuses a copy of a running job's folder: what it says of a coordinator is said of that job's.
+
+    Raises:
+        typer.Exit: If it is one.
+    """
+    if told := told_copy(layout, job_document(layout)):
+        refuse(f"{told}: to ask that job for anything, give its own folder")
 
 
 @contextlib.contextmanager

@@ -18,11 +18,10 @@ import typer
 from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import JobName
-from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.launcher.rank_logs import JobLines, Line
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import listing
-from elastic_launcher.workdir import Layout, read_document, read_job
+from elastic_launcher.workdir import Layout, lives, read_document, read_job
 
 POLL = 0.1
 """Seconds between looks at the files of a job that is followed."""
@@ -68,7 +67,7 @@ def print_lines(lines: Iterable[Line], rank: int | None) -> None:
 
 
 def _lives(layout: Layout) -> bool:
-    alive = launcher_lives(read_document(layout.job))
+    alive = lives(layout, read_document(layout.job))
     return ended(layout) is None if alive is None else alive
 
 

@@ -15,14 +15,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.job_argument import JOB, job_document, job_events, job_folder, named, tell
+from elastic_launcher.cli.job_argument import JOB, job_document, job_events, job_folder, named, tell, told_copy
 from elastic_launcher.engines.kubernetes.objects.names import JobName
-from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.report.describe import adaptive, position, quota, silent, slow
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.status import document
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
-from elastic_launcher.workdir import read_document
+from elastic_launcher.workdir import lives, read_document
 
 STYLES = {
     "running": "bold blue",
@@ -43,9 +42,10 @@ def status(
         return _show_status(wanted, as_json)
     layout = job_folder(work_dir)
     state, job = fold(job_events(layout)), job_document(layout)
-    found = document(
-        state, job, read_document(layout.control), alive=launcher_lives({**state.started, **job}), now=time.time()
-    )
+    owner = {**state.started, **job}
+    if told := told_copy(layout, owner):
+        tell(told)
+    found = document(state, job, read_document(layout.control), alive=lives(layout, owner), now=time.time())
     if as_json:
         typer.echo(json.dumps(found))
         return

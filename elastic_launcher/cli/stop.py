@@ -18,6 +18,7 @@ from elastic_launcher.cli.job_argument import (
     job_folder,
     named,
     refuse,
+    refuse_copy,
     tell,
     told_elsewhere,
     told_end,
@@ -45,6 +46,7 @@ def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> 
     if wanted is not None:
         return _stop_job(wanted)
     layout = job_folder(work_dir)
+    refuse_copy(layout)
     news = EventFollower(layout.events, offset=layout.events.stat().st_size if layout.events.exists() else 0)
     try:
         with ControlClient(str(layout.control), "cli") as client:
@@ -104,7 +106,7 @@ def _explain(layout: Layout) -> NoReturn:
     left = len(processes.find(os.path.realpath(layout.path)))
     what = (
         f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "
-        "command ends them at once and resumes from what is saved"
+        "command takes them over until then"
         if left
         else "the same command resumes from what is saved"
     )

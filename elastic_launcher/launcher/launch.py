@@ -266,7 +266,7 @@ def _takeover(config: JobConfig, work_dir: WorkDir, site: Site, run: Sequence[Ev
         changed = ", ".join(sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name)))
         say(f"the running ranks were started with other options ({changed}): they are ended, and the job resumes")
         return None
-    say(f"{plural(len(found), 'node')} of this job still run: the launcher goes on with them")
+    say(f"the launcher goes on with what still runs of this job: {plural(len(found), 'node')}")
     return Takeover(config, work_dir.layout, work_dir.past, run, site, lambda: _resume_instead(config, work_dir, site))
 
 

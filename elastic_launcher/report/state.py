@@ -76,6 +76,7 @@ class JobState:
         pending: Nodes that wait for a place, by the last event.
         queued: Those of them that wait for their queue to admit them.
         about_pending: Whether the message is about these, and over once they wait no longer.
+        about_hints: Whether it is about hints that can't be used, and over once some can.
         finished: What ``job_finished`` said, or None.
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
         timed_from: From when on the steps of the next progress took their time, or None.
@@ -113,6 +114,7 @@ class JobState:
     pending: frozenset[int] = frozenset()
     queued: frozenset[int] = frozenset()
     about_pending: bool = False
+    about_hints: bool = False
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
     stragglers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -242,7 +244,9 @@ def _advance(state: JobState, event: Event) -> JobState:
         case "job_started":
             return _start(state, event, now)
         case "hint_applied":
-            return replace(state, last_at=now, hint=event.fields)
+            state = replace(state, last_at=now, hint=event.fields)
+            over = state.about_hints and not get("stale")
+            return replace(state, message="", about_hints=False) if over else state
         case "generation_formed":
             return _form(state, event, now)
         case "quota_wait":
@@ -269,6 +273,7 @@ def _advance(state: JobState, event: Event) -> JobState:
         pending = frozenset(get("pending") or ())
         message = str(get("message") or "")
         state = replace(state, message=message, about_pending=bool(pending), pending=pending or state.pending)
+        state = replace(state, about_hints=event.kind in ("hint_rejected", "hint_missing"))
         state = replace(state, queued=frozenset(get("queued") or ())) if pending else state
     if "node" in event:
         state = _follow_node(state, event)

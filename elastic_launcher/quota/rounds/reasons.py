@@ -14,6 +14,7 @@ from elastic_launcher.quota.rounds.ledger import Account, Ledger, Plan, allowed_
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.targets import Targets
 from elastic_launcher.quota.rounds.world import Bound, World
+from elastic_launcher.report.words import plural
 
 Cause = Literal["guarantee", "fair_share", "capacity", "limit", "project", "free", "hand"]
 """Why a job's number changed: a project's guarantee; a share of what is over quota; machines that are gone; a limit, of
@@ -110,17 +111,17 @@ class Reasons:
 
     def _of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
         own = member.project.name
-        change = f"{member.account.allowed} → {gpus(after)}"
+        change = f"{member.account.allowed:,} → {plural(after, 'GPU')}"
         if not after:
             change += ", paused by quota"
         if member.fixed is not None:
-            return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
+            return "hand", f"{change}: an entry written by hand gives it {member.fixed:,}"
         if sum(self._allowed.values()) > self._world.capacity:
             return "capacity", f"{change}: {self._capacity}{_not_elastic(self._world)}"
         for above in self._projects.path(own):
             has = self._with_those_below(above.name)
             if above.limit is not None and has > above.limit:
-                return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
+                return "limit", f"{change}: the limit of project {above.name} is {above.limit:,}, and it has {has:,}"
         for bound in member.bounds:
             if self._counted.of(bound) > bound.gpus:
                 return "capacity" if bound.per_node else "limit", f"{change}: {self._left_by(bound, member)}"
@@ -132,7 +133,7 @@ class Reasons:
             return "guarantee", f"{change}: project {most} asks for {_of(asked, guaranteed)} guaranteed"
         share = own_share(self._projects, self._targets.shares, own)
         if self._allowed.get(own, 0) > share:
-            return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)} now"
+            return "fair_share", f"{change}: the fair share of project {own} is {plural(share, 'GPU')} now"
         if not after:
             return "project", f"{change}: other jobs of project {own} come first"
         return "project", f"{change}: another job of project {own} makes more of them"
@@ -151,38 +152,42 @@ class Reasons:
             has: What its project is allowed without this growth, and with the changes of this round before it.
         """
         own = member.project.name
-        change = f"{member.account.allowed} → {gpus(after)}"
+        change = f"{member.account.allowed:,} → {plural(after, 'GPU')}"
         if member.fixed is not None:
-            return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
+            return "hand", f"{change}: an entry written by hand gives it {member.fixed:,}"
         lacks, more = max(0, self._targets.entitled[own] - has), after - member.account.allowed
         if 0 < lacks < more:
-            return "guarantee", f"{change}: {lacks} of them are guaranteed to project {own}, {more - lacks} are free"
+            return (
+                "guarantee",
+                f"{change}: {lacks:,} of them are guaranteed to project {own}, {more - lacks:,} are free",
+            )
         if lacks:
             asked, guaranteed = self._targets.demands[own], self._projects.named(own).guaranteed
             return "guarantee", f"{change}: project {own} asks for {_of(asked, guaranteed)} guaranteed"
         share = own_share(self._projects, self._targets.shares, own)
         if has + more <= share:
-            return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)}"
+            return "fair_share", f"{change}: the fair share of project {own} is {plural(share, 'GPU')}"
         return "free", f"{change}: nobody else can use them"
 
     def of_wait(self, member: Member, after: After) -> str:
         """Returns why a job has no GPU after the round."""
         ledger, late, now = after.ledger, after.late, after.now
         name, own, least = member.job.id, member.project.name, member.job.minimum
+        needs = f"waits: it needs {plural(least, 'GPU')}"
         if member.fixed is not None:
-            return f"waits: an entry written by hand gives it {member.fixed}"
+            return f"waits: an entry written by hand gives it {member.fixed:,}"
         targeted = self._targets.gpus[name]  # with what others are to leave to it
         for bound in member.bounds:
             if bound.most(own) < least and not targeted:
-                return f"waits: it needs {gpus(least)}, and {self._left_by(bound, member)}"
+                return f"{needs}, and {self._left_by(bound, member)}"
         if not member.sizes and not targeted:
             limit = self._projects.limit_of(own)
-            return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
+            return f"{needs}, and the limit of project {own} is {limit:,}"
         if least > self._world.capacity:
-            return f"waits: it needs {gpus(least)}, and {self._capacity}"
+            return f"{needs}, and {self._capacity}"
         account = ledger.accounts[name]
         if account.is_late(now):
-            return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
+            return f"waits: it still holds {plural(member.account.committed, 'GPU')} that were to be free by now"
         if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
             return f"waits: {_still_held(late)}"
         if not targeted:
@@ -197,19 +202,17 @@ class Reasons:
                 return f"waits: {briefly}; it gets GPUs from {_clock(grows_from)} on"
             for bound in member.bounds:
                 if self._targeted.with_minimum(bound, member.job) > bound.gpus:
-                    return f"waits: it needs {gpus(least)}; {self._left_by(bound, member)}, and other jobs come first"
+                    return f"{needs}; {self._left_by(bound, member)}, and other jobs come first"
             if sum(self._world.rigid.values()) + least > self._world.capacity:
-                return f"waits: it needs {gpus(least)}; {self._capacity}{_not_elastic(self._world)}"
+                return f"{needs}; {self._capacity}{_not_elastic(self._world)}"
             guaranteed = min(self._targets.demands[own], member.project.guaranteed)
             if self._planned[own] + least <= guaranteed and (protected := _of_others(after.protected, own)):
                 return f"waits: minRunSeconds protects {protected}"
             share = own_share(self._projects, self._targets.shares, own)
-            return (
-                f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
-            )
+            return f"{needs}; the fair share of project {own} is {share:,}, and other jobs come first"
         for bound, at_once in ((one, one.at_once) for one in member.bounds):
             if at_once is not bound and after.taken.with_minimum(bound, member.job) > at_once.gpus:
-                return f"waits: it needs {gpus(least)}, and {self._left_by(at_once, member)}"
+                return f"{needs}, and {self._left_by(at_once, member)}"
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
@@ -217,24 +220,24 @@ class Reasons:
         if after.until is not None:
             return f"waits: GPUs are being taken back for it, by {_clock(after.until)}"
         if self._world.leaving:
-            return f"waits: it needs {gpus(least)}; pods that are about to end still hold {self._world.leaving}"
+            return f"{needs}; pods that are about to end still hold {self._world.leaving:,}"
         rigid = sum(self._world.rigid.values())
-        return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
+        return f"{needs}; pods that are not elastic hold {rigid:,}"
 
     def _left_by(self, bound: Bound, member: Member) -> str:
         """Returns what a bound leaves to a job, in words."""
         job, left = member.job, bound.most(member.project.name)
         if not bound.per_node:
-            return f"{bound.name} leaves {bound.gpus}"
+            return f"{bound.name} leaves {bound.gpus:,}"
         above = job.id in bound.above
         asked = job.scheduling[-1:] if above else job.scheduling
         matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * above
         whose = self._whose(bound)
         if left:
             beside = ", with what is guaranteed" if above else ""
-            return f"the machines that match {matched} leave {left}{beside}{whose if bound.holders else ''}"
+            return f"the machines that match {matched} leave {left:,}{beside}{whose if bound.holders else ''}"
         if bound.per_node > 1:
-            return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"
+            return f"no machine that matches {matched} has {bound.per_node:,} free GPUs, which a node needs{whose}"
         return f"no {'free ' if bound.taken else ''}machine matches {matched}{whose}"
 
     def _whose(self, bound: Bound) -> str:
@@ -249,16 +252,18 @@ class Reasons:
             return ""
         (who, count), *more = held
         hold = "hold" if who == "others" else "holds"
-        return "".join((f": {who} {hold} {gpus(count)} there", *(f", {other} {less}" for other, less in more)))
+        return "".join(
+            (f": {who} {hold} {plural(count, 'GPU')} there", *(f", {other} {less:,}" for other, less in more))
+        )
 
 
 def _capacity(world: World, plan: Plan | None) -> str:
     """Returns what bounds all jobs together, in words."""
     if plan is not None and plan.gpus < plan.there:
-        return f"a machine is to be emptied, so that {gpus(world.capacity)} remain"
-    there = f"the capacity is {gpus(world.capacity)} now"
+        return f"a machine is to be emptied, so that {plural(world.capacity, 'GPU')} remain"
+    there = f"the capacity is {plural(world.capacity, 'GPU')} now"
     if world.foreign:
-        there += f" ({world.foreign} more are held, by what is of no project)"
+        there += f" ({world.foreign:,} more are held, by what is of no project)"
     if plan is not None and plan.pauses_until is not None:
         there += "; machines that were asked for did not come"
     return there
@@ -270,24 +275,19 @@ def _not_elastic(world: World) -> str:
         return ""
     names = sorted(world.rigid, key=lambda name: (-world.rigid[name], name))
     projects = "project" if len(names) == 1 else "projects"
-    return f", and others than elastic jobs have {sum(world.rigid.values())} of them ({projects} {_listed(names)})"
+    return f", and others than elastic jobs have {sum(world.rigid.values()):,} of them ({projects} {_listed(names)})"
 
 
 def without_machines(job: Job, lacking: int) -> str:
     """Returns that GPUs of a job are above the guarantee for want of machines, in words that follow a reason."""
     return (
-        f"; {gpus(lacking)} of what is guaranteed must be above the guarantee: no free machine matches its "
+        f"; {plural(lacking, 'GPU')} of what is guaranteed must be above the guarantee: no free machine matches its "
         f"{job.scheduling[0].words} of nodes within it"
     )
 
 
-def gpus(count: int) -> str:
-    """Returns a number of GPUs in words."""
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
-
-
 def _of(asked: int, guaranteed: int) -> str:
-    return f"{asked} of its {guaranteed}" if asked <= guaranteed else f"its {guaranteed}"
+    return f"{asked:,} of its {guaranteed:,}" if asked <= guaranteed else f"its {guaranteed:,}"
 
 
 def _still_held(late: Sequence[str]) -> str:

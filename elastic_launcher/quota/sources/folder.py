@@ -10,12 +10,11 @@ from typing import Any
 
 from elastic_launcher.events import EventError, EventFieldError, EventFollower
 from elastic_launcher.host.layout import Layout
-from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.quota.jobs import Job, job_of
 from elastic_launcher.quota.rounds.ledger import Account
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.report.status import document
-from elastic_launcher.workdir import read_document, read_job_document
+from elastic_launcher.workdir import copied_from, lives, read_document, read_job_document
 
 _UNUSABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """What reading a job can raise: its folder is its user's, and may hold values that no launcher writes."""
@@ -43,7 +42,7 @@ class JobFolder:
         """Returns the report of each job as it is now.
 
         A job whose events can't be read keeps its last report. Of folders with the same job, as of a copy of one,
-        that counts in which something happened last.
+        that counts which is no copy, or else in which something happened last.
 
         Raises:
             OSError: If the folder can't be listed.
@@ -62,7 +61,7 @@ class JobFolder:
                 kept = "what it holds is not known" if followed.job is None else "what was known of it holds"
                 self.unreadable[followed.name] = f"{_reason(error)}; {kept}"
         newest: dict[str, _Followed] = {}
-        for followed in sorted(self._jobs.values(), key=lambda one: -one.last_at):
+        for followed in sorted(self._jobs.values(), key=lambda one: (one.is_copy, -one.last_at)):
             if followed.job is None:
                 continue
             other = newest.setdefault(followed.job.id, followed)
@@ -125,6 +124,7 @@ class _Followed:
         self._state = JobState()
         self._events = EventFollower(self._layout.events)
         self._broken: Exception | None = None
+        self._gone: tuple[float, float] | None = None  # the last event, and when that was by the monotonic clock
 
     @property
     def id(self) -> str:
@@ -135,6 +135,11 @@ class _Followed:
     def last_at(self) -> float:
         """When something happened last, in seconds since the epoch."""
         return self._state.last_at
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the job is in another folder, of which this is a copy."""
+        return copied_from(self._layout) is not None
 
     def read(self) -> None:
         document = read_job_document(self._layout)
@@ -156,7 +161,15 @@ class _Followed:
         self.job = job_of(self._status(document))
 
     def _status(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        control = read_document(self._layout.control)
-        return document(
-            self._state, job, control, alive=launcher_lives({**self._state.started, **job}), now=time.time()
-        )
+        control, alive = read_document(self._layout.control), lives(self._layout, {**self._state.started, **job})
+        return document(self._state, job, control, alive=alive, now=self._now(alive))
+
+    def _now(self, alive: bool | None) -> float:
+        """Returns the time of day; after a launcher's end, by a clock that nobody sets, how long that is ago."""
+        last = self._state.last_at
+        if alive is not False or self._state.finished is not None:
+            self._gone = None
+            return time.time()
+        if self._gone is None or self._gone[0] != last:  # seen for the first time, or it came back for a moment
+            self._gone = last, time.monotonic() - max(0.0, time.time() - last)
+        return last + time.monotonic() - self._gone[1]

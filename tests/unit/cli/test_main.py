@@ -35,6 +35,22 @@ finally:
     assert heavy == ""
 
 
+def test_ctrl_c_while_the_command_line_is_loaded_ends_it_without_a_traceback() -> None:
+    code = """
+import signal, sys
+class InterruptsTyper:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, InterruptsTyper())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from elastic_launcher.__main__ import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 def test_run_has_a_flag_for_each_option_with_its_default() -> None:
     shown = elastic_launcher("run", "--help").stdout
     for option in OPTIONS:

@@ -64,8 +64,22 @@ def test_the_loss_is_the_last_one_told(value: object) -> None:
 
 @pytest.mark.parametrize("kind", ["warning", "hint_rejected", "hint_missing", "node_failed", "node_lost"])
 def test_the_message_is_the_last_one_of_any_kind_that_has_one(kind: str) -> None:
-    story = histories.Story().add("warning", message="first").add(kind, node=1, message="second").hint(1, 1, 1)
+    story = histories.Story().add("warning", message="first").add(kind, node=1, message="second")
     assert fold(story.events).message == "second"
+
+
+@pytest.mark.parametrize(
+    ("kind", "stale", "message"),
+    [
+        ("hint_rejected", False, ""),
+        ("hint_missing", False, ""),
+        ("hint_missing", True, "torn"),
+        ("warning", False, "torn"),
+    ],
+)
+def test_a_message_about_hints_lasts_until_some_can_be_used(kind: str, stale: bool, message: str) -> None:
+    story = histories.Story().add(kind, message="torn").hint(1, 1, 1, stale=stale)
+    assert fold(story.events).message == message
 
 
 @pytest.mark.parametrize(

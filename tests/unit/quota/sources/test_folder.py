@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,35 @@ def test_of_a_folder_and_its_copy_that_counts_in_which_something_happened_last(t
     assert [job.held for job in folder.jobs()] == [2]
     assert list(folder.unreadable) == ["a-copy"]
     assert folder.unreadable["a-copy"].startswith("bert has the same job, bert-20261121-063320-1f2e, and counts")
+
+
+def test_a_copy_of_a_folder_counts_at_no_moment(tmp_path: Path) -> None:
+    work_dir = tmp_path / "bert"
+    histories.write_job(histories.write(histories.resized().events[:-1], work_dir), path=str(work_dir))
+    shutil.copytree(work_dir, tmp_path / "a-copy")  # all of it, to the last event
+    folder = JobFolder(tmp_path)
+    assert [job.held for job in folder.jobs()] == [2]
+    assert list(folder.unreadable) == ["a-copy"]
+
+
+@pytest.mark.parametrize("moved", [-3600.0, 3600.0])
+def test_nodes_without_a_launcher_hold_gpus_for_their_time_however_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: float
+) -> None:
+    events = histories.resized().events[:-1]
+    patience = {"config": {"min_nodes": 1, "max_nodes": 3, "orphan_timeout": 60, "grace_period": 15}}
+    histories.write_job(histories.write(events, tmp_path / "bert"), host=socket.gethostname(), pid=1 << 30, **patience)
+    wall, passed = [events[-1].time + 1.0], [500.0]
+    monkeypatch.setattr(time, "time", lambda: wall[0])
+    monkeypatch.setattr(time, "monotonic", lambda: passed[0])
+    folder = JobFolder(tmp_path)
+    assert [job.held for job in folder.jobs()] == [2]
+    held = []
+    for seconds in (70.0, 10.0):
+        wall[0] += seconds + moved
+        passed[0] += seconds
+        held += [job.held for job in folder.jobs()]
+    assert held == [2, 0]
 
 
 def test_a_job_whose_report_another_controller_could_read_last_counts_with_what_it_was_promised(tmp_path: Path) -> None:
