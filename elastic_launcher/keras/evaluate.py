@@ -86,7 +86,17 @@ def loader_over(job: Job, data: Data) -> Any:
 
 
 def build(model: Any, data: Data) -> None:
-    """Makes all variables of a model and of its metrics."""
+    """Makes all variables of a model and of its metrics.
+
+    Raises:
+        ValueError: If a layer carries states from one batch to the next.
+    """
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False):
+            raise ValueError(
+                f"the layer {layer.name!r} is stateful: it goes on where the sample in the same place of the batch "
+                "before has ended, and ranks divide each batch anew. Pass stateful=False, and sequences that are whole"
+            )
     model._symbolic_build(data_batch=keras.utils.unpack_x_y_sample_weight(_first_samples(data)))
 
 

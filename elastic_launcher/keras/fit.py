@@ -344,33 +344,39 @@ class Prepared:
     Attributes:
         job: The job.
         of: The model's optimizer.
-        optimizer: The same in torch's shape.
+        variables: The model's variables.
+        optimizer: Its optimizer in torch's shape.
         tracked: Ids of the metric variables that the job tracks.
     """
 
     job: Job
     of: Any
+    variables: ModelVariables
     optimizer: OptimizerInShape
     tracked: set[int]
 
 
 def prepared(model: Any, job: Job) -> Prepared:
-    """Prepares a model and its optimizer for the job, once."""
+    """Prepares a model and its optimizer for the job, once; what is frozen, thawed or added later is followed."""
+    if not model.trainable_variables:
+        raise ValueError("the model has no trainable weights: set trainable=True of the layers that fit is to train")
     known = _prepared.get(model)
     if known is not None and known.job is not job:
         known = None
+    if known is not None:
+        known.variables.follow(model)
     if known is not None and known.of is model.optimizer:
+        known.optimizer.trained = list(model.trainable_variables)
         return known
-    if not model.trainable_variables:
-        raise ValueError("the model has no trainable weights: set trainable=True of the layers that fit is to train")
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    if known is None:
-        job.prepare(ModelVariables(model))
+    variables = known.variables if known is not None else job.prepare(ModelVariables(model))
     in_shape = OptimizerInShape(model.optimizer, model.trainable_variables)
     job.prepare(in_shape)
     number = next(_numbers)
     job.register(f"keras.optimizer{number}", in_shape.slots)
     job.register(f"keras.rate{number}", learning_rates(model.optimizer))  # on its own: not taken over with a step
-    _prepared[model] = found = Prepared(job, model.optimizer, in_shape, known.tracked if known is not None else set())
+    _prepared[model] = found = Prepared(
+        job, model.optimizer, variables, in_shape, known.tracked if known is not None else set()
+    )
     return found

@@ -31,11 +31,16 @@ class ModelVariables(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
+        self.follow(model)
+
+    def follow(self, model: Any) -> None:
+        """Takes in what the model has more of than before, as after ``model.add`` or ``enable_lora``."""
         layers = list(model._flatten_layers())
         seeds, statistics = _changed_by(layers)
+        known = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
         for number, variable in enumerate(model.variables):
             name = f"{number}:{variable.path}".replace(".", "_")
-            if id(variable) in seeds:
+            if id(variable) in seeds or id(variable.value) in known:
                 continue
             if id(variable) in statistics:
                 self.register_buffer(name, variable.value)
@@ -103,18 +108,19 @@ class OptimizerInShape(torch.optim.Optimizer):
 
     Attributes:
         slots: The Keras optimizer's moments and counts, which a rank takes over from a peer together with a step.
+        trained: The variables that it changes; Keras refuses those that its optimizer was not built with.
     """
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
         self.slots = Values(one for one in optimizer.variables if id(one) not in _rates(optimizer))
-        self._variables = list(variables)
+        self.trained = list(variables)
         self._apply = optimizer.apply
         super().__init__([variable.value for variable in variables], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Applies the gradients."""
         with torch.no_grad():
-            self._apply([variable.value.grad for variable in self._variables], self._variables)
+            self._apply([variable.value.grad for variable in self.trained], self.trained)
 
 
 class Seeds:
