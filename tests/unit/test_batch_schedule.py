@@ -43,7 +43,7 @@ def test_the_ranks_of_each_step_take_an_epochs_samples_once_and_in_order(
         shares = [share(samples.count, max_batch, world_size, rank) for rank in range(world_size)]
         for one in shares:
             if one.micro_batches:
-                pieces = pieces_of(3, samples, [one])
+                pieces = pieces_of(3, samples, [one], max_batch)
                 taken += [place for _, start, size in pieces for place in range(start, start + size)]
                 assert {order for order, _, _ in pieces} == {3} and all(size <= max_batch for _, _, size in pieces)
     left_out = dataset_size - len(taken)
@@ -84,8 +84,9 @@ def test_epochs_follow_each_other_without_a_step_between(schedule: BatchSchedule
 
 
 def test_a_rank_without_a_share_works_on_two_samples_that_do_not_count() -> None:
-    assert pieces_of(0, StepSamples(20, 7), [share(7, 4, 9, 8)]) == [(0, 20, 2)]
-    assert pieces_of(0, StepSamples(20, 1), [share(1, 4, 2, 1)]) == [(0, 20, 1)]
+    assert pieces_of(0, StepSamples(20, 7), [share(7, 4, 9, 8)], 4) == [(0, 20, 2)]
+    assert pieces_of(0, StepSamples(20, 7), [share(7, 1, 9, 8)], 1) == [(0, 20, 1)]
+    assert pieces_of(0, StepSamples(20, 1), [share(1, 4, 2, 1)], 4) == [(0, 20, 1)]
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,13 @@ class MicroBatch:
     part: Part | None = None
 
 
-def pieces_of(order: int, step: StepSamples, shares: Iterable[Share]) -> list[Piece]:
+def pieces_of(order: int, step: StepSamples, shares: Iterable[Share], most: int) -> list[Piece]:
     """Returns the samples of a rank's micro-batches in a step, in the order in which they run.
 
     ``order`` is what the order of samples derives from, see `Position.order`. Without any share of the step, and in an
-    empty micro-batch, the rank runs on a few samples that do not count.
+    empty micro-batch, the rank runs on a few samples that do not count, and on no more than ``most``, which fit.
     """
-    spare = (order, step.start, min(step.count, SPARE_SAMPLES))
+    spare = (order, step.start, min(step.count, SPARE_SAMPLES, most))
     pieces: list[Piece] = []
     for share in shares:
         starts = accumulate(share.micro_batches, initial=step.start + share.start)

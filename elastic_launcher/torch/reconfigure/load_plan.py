@@ -99,5 +99,6 @@ class LoadPlan:
                 break  # a pass without a step ends the training by an error
             samples = whole.samples(step - whole.first_step)
             shares = session.shares.of(samples.count, division).values()
-            found += pieces_of(position.order(epoch - position.epoch), samples, shares)
+            order, most = position.order(epoch - position.epoch), session.shares.max_micro_batch
+            found += pieces_of(order, samples, shares, most)
         return found

@@ -118,7 +118,8 @@ def check_loop(session: Session, data: TrainingData) -> None:
     if data is not autoscaling.data:
         raise RuntimeError(
             f"this training loop is over another loader ({data.name}) than the one whose batch adapts "
-            f"({autoscaling.data.name}); train on one loader, or leave autoscale_batch_size out"
+            f"({autoscaling.data.name}); train on one loader, which is made once, before job.epochs(), or leave "
+            "autoscale_batch_size out"
         )
     for number, optimizer in enumerate(session.state.optimizers):
         if any("lr" not in group for group in optimizer.param_groups):

@@ -200,7 +200,7 @@ class StepEngine:
         self._backward.begin_step()
         self._plan.load(self._data)
         mine = session.shares.of(samples.count, membership.division)
-        self._pieces = pieces_of(position.order(), samples, mine.values())
+        self._pieces = pieces_of(position.order(), samples, mine.values(), session.shares.max_micro_batch)
         self._sizes = tuple(size for share in mine.values() for size in share.micro_batches) or (0,)
         self._parts = parts_of(mine) if session.virtual_ranks else []
         self._samples, self._count = sum(share.samples for share in mine.values()), samples.count

@@ -111,8 +111,9 @@ def each_batch(
     """
     if session.virtual_ranks:
         rng.seed_all(rng.step_seed(session.seed, session.step, division.rank), session.device)
-    mine = session.shares.divided(loader.size, session.shares.limited(session.max_batch_per_gpu), division)
-    pieces = pieces_of(0, StepSamples(0, loader.size), [mine])
+    most = session.shares.limited(session.max_batch_per_gpu)
+    mine = session.shares.divided(loader.size, most, division)
+    pieces = pieces_of(0, StepSamples(0, loader.size), [mine], most)
     for number, (piece, samples) in enumerate(zip(pieces, mine.micro_batches or (0,), strict=True)):
         if session.shards is None:
             check()

@@ -51,7 +51,7 @@ class Rank:
         self.session: Any = SimpleNamespace(
             position=Position(epoch=0, step=0, step_in_epoch=0),
             need_membership=lambda what: self.membership,
-            shares=SimpleNamespace(of=self.shares),
+            shares=SimpleNamespace(of=self.shares, max_micro_batch=BATCH),
             data_pass=self.data_pass,
             epochs=epochs,
             autoscaling=None,

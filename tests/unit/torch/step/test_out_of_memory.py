@@ -72,6 +72,17 @@ def test_the_step_is_the_same_in_smaller_micro_batches(
             torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("micro", [1, BATCH])
+def test_a_rank_without_a_share_works_on_no_more_samples_than_fit(micro: int) -> None:
+    """The last step of an epoch has three samples, and four ranks."""
+    for parameters, steps, sizes in run_ranks(
+        4, lambda group: train(group, dict.fromkeys(range(4), 1), "forward", micro)
+    ):
+        assert steps == STEPS and sizes[-1] == 1
+        for mine, right in zip(parameters, plain(), strict=True):
+            torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_single_sample_that_does_not_fit_ends_the_training_and_says_what_to_do(where: str) -> None:
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as raised:
