@@ -12,10 +12,12 @@ from elastic_launcher.torch.data.stock_loader import Data, read_loader
 
 DEFAULT_BATCH = 8  # of TrainingArguments
 SHARDED = "each rank has a whole model here"
+ORDER = "the job decides which samples come when; use train_sampling_strategy='random' or 'sequential'"
 REFUSED = {
     "deepspeed": SHARDED,
     "fsdp": SHARDED,
     "parallelism_config": SHARDED,
+    "group_by_length": "the job decides which samples come when; leave it out",
     "fp16": "it was not tried with an elastic job; use bf16=True",
     "torch_compile": "it was not tried with an elastic job",
     "auto_find_batch_size": "init(max_batch_per_gpu='auto') finds what fits on a GPU, and the global batch stays",
@@ -35,10 +37,12 @@ def check_arguments(args: Any, job: Job) -> None:
     Raises:
         ValueError: The message names the argument, and what to do instead.
     """
-    if args.gradient_accumulation_steps != 1:
+    configured = args.accelerator_config.gradient_accumulation_kwargs or {}  # which the Trainer makes its own
+    accumulated = max(args.gradient_accumulation_steps, configured.get("num_steps", 1))
+    if accumulated != 1:
         raise ValueError(
-            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}: the job accumulates by itself, as far "
-            "as the global batch needs it; leave it out, and make global_batch_size of init so many times larger"
+            f"gradient_accumulation_steps is {accumulated}: the job accumulates by itself, as far as the global batch "
+            "needs it; leave it out, and make global_batch_size of init so many times larger"
         )
     if args.per_device_train_batch_size not in (DEFAULT_BATCH, job.global_batch_size):
         raise ValueError(
@@ -49,6 +53,9 @@ def check_arguments(args: Any, job: Job) -> None:
     for name, reason in REFUSED.items():
         if getattr(args, name, None):
             raise ValueError(f"TrainingArguments({name}=...) can't be followed in an elastic job: {reason}")
+    strategy = getattr(args, "train_sampling_strategy", "random")
+    if strategy not in ("random", "sequential"):
+        raise ValueError(f"TrainingArguments(train_sampling_strategy={strategy!r}) can't be followed: {ORDER}")
     if getattr(args, "past_index", -1) >= 0:
         raise ValueError("TrainingArguments(past_index=...): outputs of one step can't be kept for the next one")
     optimizer = str(getattr(args.optim, "value", args.optim))

@@ -27,6 +27,11 @@ def job() -> Job:
     ("arguments", "message"),
     [
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2: the job accumulates"),
+        (
+            {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}},
+            "gradient_accumulation_steps is 2: the job accumulates",
+        ),
+        ({"train_sampling_strategy": "group_by_length"}, "use train_sampling_strategy='random' or 'sequential'"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
         ({"push_to_hub": True}, "push_to_hub"),
         ({"save_on_each_node": True}, "save_on_each_node"),
