@@ -80,6 +80,7 @@ def test_a_callback_that_stops_before_a_step_has_that_step_trained_as_in_keras(
     assert found.history["loss"] == pytest.approx(wanted.history["loss"], rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_second_fit_with_a_thawed_layer_and_another_optimizer_goes_on(job: Any) -> None:
     def train(model: Any, **options: Any) -> Any:
         model.layers[0].trainable = False
@@ -325,6 +326,7 @@ class Modes(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no type
     on_train_batch_end = on_epoch_end = on_epoch_begin
 
 
+@pytest.mark.thorough
 def test_between_epochs_a_model_is_in_the_mode_that_keras_has_it_in(job: Any) -> None:
     model, plain, ours, theirs = elastic.Model(build("adam")), build("adam"), Modes(), Modes()
     model.fit(**data("adam"), epochs=2, verbose=0, callbacks=[ours])

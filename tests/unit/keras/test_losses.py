@@ -45,7 +45,7 @@ def fitted(make: Any, **given: Any) -> tuple[Any, Any, Any, Any]:
     return model, plain, ours.history, theirs.history
 
 
-@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("mask", [pytest.param(False, marks=pytest.mark.thorough), True])
 @pytest.mark.parametrize("loss", [lambda: cross_entropy(ignore_class=-1), lambda: ignoring], ids=["loss", "function"])
 def test_a_loss_with_a_mask_of_its_own_is_a_mean_over_what_that_leaves(loss: Any, mask: bool) -> None:
     model, plain, ours, theirs = fitted(lambda: sequences(loss(), mask=mask), x=TOKENS, y=KINDS)

@@ -27,6 +27,7 @@ from tests.support.lightning_modules import (
     samples,
     train,
 )
+from tests.support.thorough import thorough_but
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def assert_same(ours: tuple[Any, list[Any]], theirs: tuple[Any, list[Any]]) -> N
     "make",
     [
         lambda: {"precision": "bf16-mixed"},
-        lambda: {"precision": "bf16-true"},
+        pytest.param(lambda: {"precision": "bf16-true"}, marks=pytest.mark.thorough),
         lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=8.0))]},
     ],
     ids=["bf16-mixed", "bf16-true", "scaled"],
@@ -105,7 +106,7 @@ def test_a_data_module_and_a_dictionary_of_outputs(tmp_path: Path, monkeypatch: 
     assert trainer.local_rank == 1
 
 
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("kind", thorough_but(MODULES, "adam", "manual"))
 def test_accumulating_equals_whole_batches_of_lightning(kind: str, tmp_path: Path) -> None:
     assert_same(train(kind, tmp_path / "ours", 3, strategy=strategy()), train(kind, tmp_path / "plain", 3))
 
@@ -116,11 +117,11 @@ def test_accumulating_equals_whole_batches_of_lightning(kind: str, tmp_path: Pat
         {"gradient_clip_val": 0.1},
         {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
         {"limit_train_batches": 4, "limit_val_batches": 3},
-        {"val_check_interval": 3},
-        {"check_val_every_n_epoch": 2},
-        {"max_steps": 13, "max_epochs": -1},
         {"fast_dev_run": 2},
-        {"precision": "64-true"},
+        pytest.param({"val_check_interval": 3}, marks=pytest.mark.thorough),
+        pytest.param({"check_val_every_n_epoch": 2}, marks=pytest.mark.thorough),
+        pytest.param({"max_steps": 13, "max_epochs": -1}, marks=pytest.mark.thorough),
+        pytest.param({"precision": "64-true"}, marks=pytest.mark.thorough),
     ],
     ids=lambda options: next(iter(options)),
 )
@@ -143,7 +144,7 @@ def test_callbacks_save_stop_and_log_as_in_lightning(tmp_path: Path) -> None:
     assert len(logs[0]) == len(logs[1]) and logs[0][0] == logs[1][0]
 
 
-@pytest.mark.parametrize("name", ["mid-step=10.ckpt", "last.ckpt"])
+@pytest.mark.parametrize("name", ["mid-step=10.ckpt", pytest.param("last.ckpt", marks=pytest.mark.thorough)])
 def test_a_checkpoint_of_lightning_is_continued_where_it_was(name: str, tmp_path: Path) -> None:
     whole = train("adam", tmp_path / "plain", 3, *deciding(tmp_path / "plain")[:2])
     folder = tmp_path / "first"
@@ -156,6 +157,7 @@ def test_a_checkpoint_of_lightning_is_continued_where_it_was(name: str, tmp_path
     assert rows[0][2] == (11 if name.startswith("mid") else 19)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_smaller_batches_is_continued_at_its_epoch(tmp_path: Path) -> None:
     loaders = {**data("adam"), "train_dataloaders": DataLoader(samples(203), batch_size=BATCH // 2)}
     trainer = make_trainer(tmp_path / "first", 2, *deciding(tmp_path / "first")[:1], accumulate_grad_batches=2)
@@ -167,6 +169,7 @@ def test_a_checkpoint_of_smaller_batches_is_continued_at_its_epoch(tmp_path: Pat
     assert [row[:3] for row in rows[:2]] == [[2, 0, 19], [2, 1, 20]]
 
 
+@pytest.mark.thorough
 def test_lightning_alone_continues_from_a_checkpoint_of_an_elastic_job(tmp_path: Path) -> None:
     whole = train("adam", tmp_path / "plain", 3)
     train("adam", tmp_path / "first", 2, *deciding(tmp_path / "first")[:1], strategy=strategy())

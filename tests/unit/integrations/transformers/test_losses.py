@@ -93,7 +93,9 @@ def trainer_of(made: tuple[nn.Module, list[Any]], folder: Path, kind: Any, **job
     return kind(model, args, train_dataset=samples, **job)
 
 
-@pytest.mark.parametrize("make", [segmentation, lambda: speech("mean")], ids=["pixels", "texts"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(segmentation, marks=pytest.mark.thorough), lambda: speech("mean")], ids=["pixels", "texts"]
+)
 def test_the_loss_is_that_of_the_whole_batch(make: Any, tmp_path: Path) -> None:
     plain = trainer_of(make(), tmp_path, InOrder)
     plain.train()

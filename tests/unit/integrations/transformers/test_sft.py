@@ -12,6 +12,7 @@ from datasets import Dataset, disable_progress_bars, enable_progress_bars
 
 import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.torch import Job
+from tests.support.thorough import thorough_but
 from tests.support.transformers_models import BATCH, MICRO, history, in_float64, token_loss
 from tests.support.trl_models import SFTTrainer, assert_same_logs, make, train_plain
 
@@ -48,7 +49,7 @@ def job() -> Job:
     return elastic.init(BATCH, MICRO)
 
 
-@pytest.mark.parametrize("kind", ["sft", "sft_completions", "sft_packed"])
+@pytest.mark.parametrize("kind", thorough_but(["sft", "sft_completions", "sft_packed"], "sft_packed"))
 def test_accumulating_equals_whole_batches_of_trl(kind: str, job: Job, tmp_path: Path) -> None:
     trainer = make(kind, tmp_path, ElasticSFTTrainer, job=job, num_train_epochs=1)
     trainer.train()

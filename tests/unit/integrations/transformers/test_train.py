@@ -29,6 +29,7 @@ import elastic_launcher.integrations.transformers as elastic
 from elastic_launcher.integrations.transformers.bridge import TrainerProgress
 from elastic_launcher.integrations.transformers.reports import OnRank0
 from elastic_launcher.torch import Job
+from tests.support.thorough import thorough_but
 from tests.support.transformers_models import (
     ARGUMENTS,
     BATCH,
@@ -67,7 +68,7 @@ def assert_alike(ours: Any, plain: Any, rel: float = 1e-9) -> None:
         assert logs == pytest.approx(expected, rel=rel, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ARGUMENTS)
+@pytest.mark.parametrize("kind", thorough_but(ARGUMENTS, "tokens", "lora"))
 def test_accumulating_equals_whole_batches_of_transformers(kind: str, job: Job, tmp_path: Path) -> None:
     trainer = make(kind, tmp_path, ElasticInOrder, job=job, num_train_epochs=2)
     output = trainer.train()
@@ -88,7 +89,9 @@ def test_micro_batches_in_which_no_token_counts_are_counted(job: Job, tmp_path: 
     assert trainer.state.num_input_tokens_seen == plain.state.num_input_tokens_seen == SAMPLES * LENGTH
 
 
-@pytest.mark.parametrize("arguments", [{"max_steps": 14}, {"num_train_epochs": 1.3}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{"max_steps": 14}, pytest.param({"num_train_epochs": 1.3}, marks=pytest.mark.thorough)], ids=str
+)
 def test_a_training_ends_in_the_middle_of_an_epoch(arguments: dict[str, Any], job: Job, tmp_path: Path) -> None:
     arguments = {"num_train_epochs": 3, "eval_strategy": "steps", "eval_steps": 4, **arguments}
     trainer = make("tokens", tmp_path, ElasticInOrder, job=job, **arguments)
@@ -110,6 +113,7 @@ def test_the_summary_of_a_training_is_not_in_a_checkpoint_of_its_end(job: Job, t
     assert kept == pytest.approx(trainer.state.log_history[:-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(SchedulerType, "GREEDY"), reason="this transformers has no GreedyLR")
 def test_a_scheduler_that_is_none_of_torchs(job: Job, tmp_path: Path) -> None:
     greedy = {"lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "min_lr": 1e-4}}
@@ -126,6 +130,7 @@ def test_a_scheduler_that_is_none_of_torchs(job: Job, tmp_path: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.thorough
 def test_workers_of_the_loader_and_gradient_checkpointing(job: Job, tmp_path: Path) -> None:
     arguments = {"max_steps": 4, "dataloader_num_workers": 1, "gradient_checkpointing": True}
     trainer = make("tokens", tmp_path, ElasticInOrder, job=job, **arguments)
@@ -203,6 +208,7 @@ class ElasticSeq2Seq(elastic.ElasticTrainerMixin, Seq2SeqTrainer):
     """Another Trainer, whose predictions are texts of different lengths."""
 
 
+@pytest.mark.thorough
 def test_a_trainer_that_generates(job: Job, tmp_path: Path) -> None:
     def trained(kind: Any, **job: Any) -> Any:
         torch.manual_seed(0)
