@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from elastic_launcher.integrations.jobs import if_admitted, refuse_deterministic, refuse_sharded
 from elastic_launcher.integrations.lightning.checks import read_training
-from elastic_launcher.integrations.lightning.ranks import Ranks, broadcasted, checked_text, reduced
+from elastic_launcher.integrations.lightning.ranks import PresentRank, Ranks, broadcasted, checked_text, reduced
 from elastic_launcher.torch import Job
 
 
@@ -36,11 +36,7 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         self.local_rank = job.local_rank
         self._has_loader = False
         self._scales = False
-        self._show_rank()
-
-    def _show_rank(self) -> None:
-        """Has loggers of Fabric write on rank 0 alone."""
-        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
+        rank_zero_only.rank = PresentRank(self)  # type: ignore[attr-defined] # loggers write where it is 0
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Returns the job's loader of the training data.
@@ -89,7 +85,6 @@ class ElasticFabricStrategy(Ranks, SingleDeviceStrategy):
         self, tensor: torch.Tensor, module: nn.Module | None, *args: Any, optimizer: Any = None, **kwargs: Any
     ) -> None:
         """Adds the gradient of a micro-batch, as `Job.backward` does; ``optimizer`` is what `Fabric.setup` returned."""
-        self._show_rank()
         scaler = getattr(self.precision, "scaler", None)
         loss = tensor if scaler is None else scaler.scale(tensor)
         self.job.backward(loss, *args, optimizer=_unwrap_objects(optimizer), **kwargs)

@@ -50,6 +50,29 @@ class Ranks:
         raise RuntimeError(ALL_GATHER)
 
 
+class PresentRank:
+    """What `rank_zero_only.rank` is to be: a number that follows the rank of this process as it changes.
+
+    Args:
+        ranks: Knows the rank.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def __eq__(self, other: object) -> bool:
+        return self._ranks.global_rank == other
+
+    def __gt__(self, other: int) -> bool:
+        return self._ranks.global_rank > other
+
+    def __bool__(self) -> bool:
+        return self._ranks.global_rank != 0
+
+    def __str__(self) -> str:
+        return str(self._ranks.global_rank)
+
+
 def reduced(job: Job, tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:
     """Returns what a value is reduced to over all ranks.
 

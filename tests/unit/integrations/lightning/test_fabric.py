@@ -9,6 +9,8 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.fabric.loggers import CSVLogger
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader
 
 import elastic_launcher.torch as elastic
@@ -44,6 +46,26 @@ def test_a_scheduler_and_a_weight_come_along_and_rank_0_saves(job: Any, tmp_path
     assert fabric.all_reduce({"loss": torch.tensor(2.0)}) == {"loss": torch.tensor(2.0)}
     fabric.save(tmp_path / "state.pt", {"model": model})
     assert torch.load(tmp_path / "state.pt")["model"].keys() == network.state_dict().keys()
+
+
+def test_a_logger_writes_from_the_first_line_of_the_loop_on_whoever_is_rank_0(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = lightning.Fabric(
+        strategy=ElasticFabricStrategy(job), loggers=CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    )
+    network = Classifier().net
+    model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), 0.1))
+    for x, _y in fabric.setup_dataloaders(DataLoader(samples(48), BATCH)):
+        if job.micro.first:
+            fabric.log("begun", job.step, step=job.step)
+        fabric.backward(model(x).mean())
+        optimizer.step()
+    (log,) = tmp_path.rglob("metrics.csv")
+    assert log.read_text().split() == ["begun,step", "0,0", "1,1"]
+    for rank, writes in ((1, False), (0, True), (None, False)):
+        monkeypatch.setattr(type(job), "rank", rank)
+        assert (rank_zero_only.rank == 0, rank_zero_only.rank > 0) == (writes, not writes)  # type: ignore[attr-defined]
 
 
 def test_a_loader_with_other_batches_is_refused(job: Any) -> None:
