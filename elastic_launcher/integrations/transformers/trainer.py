@@ -45,6 +45,7 @@ class ElasticTrainerMixin:
     state: Any
     control: Any
     accelerator: Any
+    optimizer: Any
     callback_handler: Any
     current_flos: float
     preprocess_logits_for_metrics: Any
@@ -127,6 +128,7 @@ class ElasticTrainerMixin:
         loss = self.job.loss
         self._steps.losses.add(loss, self.args.logging_nan_inf_filter)
         self.model.train()  # also on a rank of whose samples none counts
+        self.optimizer.train()  # which Accelerate has wrapped: only for optimizers that have such a mode
         if self._token_metrics is not None:
             self._token_metrics.end_step()
         return torch.tensor(loss, device=self.args.device)

@@ -31,7 +31,7 @@ def read_loader(loader: DataLoader[Any]) -> Data:
     """Returns the data of a loader, in its order or shuffled; how large its batches are is left to the job.
 
     Raises:
-        TypeError: For an iterable data set, and for samplers that the job can't follow.
+        TypeError: For an iterable data set, samplers that the job can't follow, and workers that are not forked.
     """
     dataset, sampler = loader.dataset, loader.sampler
     if isinstance(dataset, IterableDataset):
@@ -52,6 +52,12 @@ def read_loader(loader: DataLoader[Any]) -> Data:
         raise TypeError(
             f"the DataLoader has a {type(odd).__name__}; the job decides which samples come when: leave sampler= and "
             "batch_sampler= out, and say shuffle=True or False"
+        )
+    workers: Any = loader.multiprocessing_context
+    if workers is not None and (start := workers.get_start_method()) != "fork":
+        raise TypeError(
+            f"the DataLoader starts its workers by {start!r}; those of a job are forked when its loader is made: leave "
+            "multiprocessing_context= out"
         )
     options: dict[str, Any] = {"drop_last": loader.drop_last, "num_workers": loader.num_workers}
     options |= {"collate_fn": loader.collate_fn, "pin_memory": loader.pin_memory, "timeout": loader.timeout}

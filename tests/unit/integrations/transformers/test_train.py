@@ -196,6 +196,33 @@ def test_predictions_are_those_of_transformers(drops: bool, job: Job, tmp_path: 
     assert ours.metrics["test_loss"] == pytest.approx(theirs.metrics["test_loss"], rel=1e-12)
 
 
+class TwoModes(torch.optim.SGD):
+    """An optimizer that steps only in its training mode, as schedule-free ones do."""
+
+    trains = True
+
+    def train(self) -> None:
+        self.trains = True
+
+    def eval(self) -> None:
+        self.trains = False
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        assert self.trains
+        return super().step(*args, **kwargs)
+
+
+def test_an_optimizer_leaves_its_mode_of_evaluation_on_a_rank_that_had_no_samples(job: Job, tmp_path: Path) -> None:
+    class Evaluated(TrainerCallback):  # type: ignore[misc] # transformers is not followed
+        def on_step_begin(self, *_: Any, optimizer: Any, **__: Any) -> None:
+            optimizer.eval()  # the gradient is there: a rank without samples is still as its evaluation has left it
+
+    trainer = make("tokens", tmp_path, ElasticInOrder, [Evaluated()], job=job, max_steps=2)
+    trainer.optimizer = TwoModes(trainer.model.parameters(), lr=0.01)
+    trainer.train()
+    assert job.step == 2
+
+
 class Translations(Dataset[Any]):
     def __len__(self) -> int:
         return 11

@@ -25,3 +25,10 @@ def test_a_sampler_over_another_number_of_samples_is_refused(kind: Callable[[Siz
 def test_a_loader_of_a_subset_is_taken(shuffle: bool) -> None:
     found = read_loader(DataLoader(Subset(DATA, range(10)), batch_size=4, shuffle=shuffle))
     assert (len(found.dataset), found.shuffle) == (10, shuffle)  # type: ignore[arg-type]
+
+
+def test_workers_that_are_not_forked_are_refused() -> None:
+    """The job forks them, which a script that asks for another start could not bear."""
+    with pytest.raises(TypeError, match=r"starts its workers by 'spawn'.*leave multiprocessing_context= out"):
+        read_loader(DataLoader(DATA, num_workers=1, multiprocessing_context="spawn"))
+    assert read_loader(DataLoader(DATA, num_workers=1, multiprocessing_context="fork")).options["num_workers"] == 1
