@@ -360,6 +360,12 @@ def prepared(model: Any, job: Job) -> Prepared:
     """Prepares a model and its optimizer for the job, once; what is frozen, thawed or added later is followed."""
     if not model.trainable_variables:
         raise ValueError("the model has no trainable weights: set trainable=True of the layers that fit is to train")
+    float8 = next((one.path for one in model.trainable_variables if one.overwrite_with_gradient), None)
+    if float8 is not None:
+        raise ValueError(
+            f"the weight {float8!r} is a scale of float8, which a step of one batch sets, and not the sum over its "
+            "micro-batches: train with the dtype policy mixed_bfloat16, or call quantize after the last fit"
+        )
     known = _prepared.get(model)
     if known is not None and known.job is not job:
         known = None

@@ -52,3 +52,11 @@ def test_a_layer_that_carries_states_from_batch_to_batch_is_refused(call: str, j
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="is stateful: .* Pass stateful=False"):
         getattr(model, call)(np.ones((BATCH, 5, 2)), np.ones((BATCH, 4)))
+
+
+def test_a_model_in_float8_is_refused(job: Any) -> None:
+    model = elastic.Model(build("adam"))
+    model.quantize("float8")
+    model.compile("sgd", model.loss)
+    with pytest.raises(ValueError, match="inputs_scale' is a scale of float8, .* mixed_bfloat16"):
+        model.fit(X, Y, verbose=0)
