@@ -194,9 +194,13 @@ def hint_id(layout: Layout) -> str:
     return str(read_document(layout.job).get("service") or job_id(layout))
 
 
-def copied_from(layout: Layout) -> Path | None:
-    """Returns the folder in which a job is, where this one is a copy of it; None for the job's own folder."""
-    document = read_document(layout.job)
+def copied_from(layout: Layout, document: Mapping[str, Any]) -> Path | None:
+    """Returns the folder in which a job is, where this one is a copy of it; None for the job's own folder.
+
+    Args:
+        layout: The folder.
+        document: Its ``job.json``.
+    """
     own = Path(str(document.get("path", layout.path)))
     with contextlib.suppress(OSError):  # none is there: the job's folder was moved, or has that name elsewhere
         if not own.samefile(layout.path) and read_document(Layout(own).job).get("id") == document.get("id"):
@@ -207,7 +211,7 @@ def copied_from(layout: Layout) -> Path | None:
 def lives(layout: Layout, owner: Mapping[str, Any]) -> bool | None:
     """Returns whether the launcher of a folder's job is alive, which that of a copy is not; see `launcher_lives`."""
     alive = launcher_lives(owner)
-    return False if alive and copied_from(layout) else alive
+    return False if alive and copied_from(layout, owner) else alive
 
 
 def note_cluster(layout: Layout, service: str, scheduling: dict[str, Any]) -> None:

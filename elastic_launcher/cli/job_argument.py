@@ -95,7 +95,7 @@ def job_document(layout: Layout) -> dict[str, Any]:
 
 def told_copy(layout: Layout, owner: Mapping[str, Any]) -> str:
     """Returns that a folder is a copy of that of a running job; "" if it is not, or the job does not run."""
-    own = copied_from(layout) if launcher_lives(owner) else None
+    own = copied_from(layout, owner) if launcher_lives(owner) else None
     return "" if own is None else f"{layout.path} is a copy of the work directory {own}, where its job runs"
 
 

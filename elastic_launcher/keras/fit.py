@@ -376,13 +376,11 @@ def prepared(model: Any, job: Job) -> Prepared:
         return known
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    variables = known.variables if known is not None else job.prepare(ModelVariables(model))
+    variables = known.variables if known else job.prepare(ModelVariables(model))
     in_shape = OptimizerInShape(model.optimizer, model.trainable_variables)
     job.prepare(in_shape)
     number = next(_numbers)
     job.register(f"keras.optimizer{number}", in_shape.slots)
     job.register(f"keras.rate{number}", learning_rates(model.optimizer))  # on its own: not taken over with a step
-    _prepared[model] = found = Prepared(
-        job, model.optimizer, variables, in_shape, known.tracked if known is not None else set()
-    )
+    _prepared[model] = found = Prepared(job, model.optimizer, variables, in_shape, known.tracked if known else set())
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from elastic_launcher.adaptive.observations import merged
 from elastic_launcher.config import ExitCode
@@ -41,6 +41,9 @@ class NodeState:
         return self.phase in ("starting", "warm", "training", "leaving")
 
 
+About = Literal["pending", "hints", ""]
+"""What a message is about that is over with it."""
+
 PLACED = ("node_placed", "node_warm", "node_left", "node_failed", "node_lost")
 """What happens to a node that waits for no place any more."""
 
@@ -75,8 +78,8 @@ class JobState:
         message: Of the last warning, rejection, failure or loss; empty where that is over.
         pending: Nodes that wait for a place, by the last event.
         queued: Those of them that wait for their queue to admit them.
-        about_pending: Whether the message is about these, and over once they wait no longer.
-        about_hints: Whether it is about hints that can't be used, and over once some can.
+        about: What the message is about, and with what it is over: nodes that wait for a place, or hints that can't be
+            used; "" if it stays.
         finished: What ``job_finished`` said, or None.
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
         timed_from: From when on the steps of the next progress took their time, or None.
@@ -113,8 +116,7 @@ class JobState:
     message: str = ""
     pending: frozenset[int] = frozenset()
     queued: frozenset[int] = frozenset()
-    about_pending: bool = False
-    about_hints: bool = False
+    about: About = ""
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
     stragglers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -245,8 +247,8 @@ def _advance(state: JobState, event: Event) -> JobState:
             return _start(state, event, now)
         case "hint_applied":
             state = replace(state, last_at=now, hint=event.fields)
-            over = state.about_hints and not get("stale")
-            return replace(state, message="", about_hints=False) if over else state
+            over = state.about == "hints" and not get("stale")
+            return replace(state, message="", about="") if over else state
         case "generation_formed":
             return _form(state, event, now)
         case "quota_wait":
@@ -271,9 +273,8 @@ def _advance(state: JobState, event: Event) -> JobState:
     state = replace(state, last_at=now)
     if event.kind in ("warning", "hint_rejected", "hint_missing", "node_failed", "node_lost"):
         pending = frozenset(get("pending") or ())
-        message = str(get("message") or "")
-        state = replace(state, message=message, about_pending=bool(pending), pending=pending or state.pending)
-        state = replace(state, about_hints=event.kind in ("hint_rejected", "hint_missing"))
+        about: About = "pending" if pending else "hints" if event.kind in ("hint_rejected", "hint_missing") else ""
+        state = replace(state, message=str(get("message") or ""), about=about, pending=pending or state.pending)
         state = replace(state, queued=frozenset(get("queued") or ())) if pending else state
     if "node" in event:
         state = _follow_node(state, event)
@@ -291,8 +292,8 @@ def _told_again(told: Mapping[int, Mapping[str, Any]], event: Event) -> dict[int
 def _without_pending(state: JobState, nodes: set[int]) -> JobState:
     """Returns the state in which these nodes wait for a place no longer."""
     pending = state.pending - nodes
-    if state.about_pending and state.pending and not pending:
-        state = replace(state, message="", about_pending=False)
+    if state.about == "pending" and state.pending and not pending:
+        state = replace(state, message="", about="")
     return replace(state, pending=pending)
 
 

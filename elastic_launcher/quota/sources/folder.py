@@ -114,11 +114,18 @@ def _refuse_foreign(_: int, error: EventError) -> None:
 
 
 class _Followed:
-    """One job's work directory."""
+    """One job's work directory.
+
+    Attributes:
+        name: Its name.
+        job: The last report of its job.
+        is_copy: Whether the job is in another folder, of which this is a copy.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self.job: Job | None = None
+        self.is_copy = False
         self._layout = Layout(path)
         self._id: object = None
         self._state = JobState()
@@ -136,15 +143,11 @@ class _Followed:
         """When something happened last, in seconds since the epoch."""
         return self._state.last_at
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether the job is in another folder, of which this is a copy."""
-        return copied_from(self._layout) is not None
-
     def read(self) -> None:
         document = read_job_document(self._layout)
         if not document and self.job is not None:
             raise OSError("job.json can't be read")
+        self.is_copy = copied_from(self._layout, document) is not None
         if document.get("id") != self._id:  # another job has taken the folder
             self._id, self._state = document.get("id"), JobState()
             self._events, self._broken = EventFollower(self._layout.events), None
